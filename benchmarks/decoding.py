@@ -1,7 +1,7 @@
 """Measures what decoding strangers' files in a sandbox costs; `python -m benchmarks.decoding`.
 
 Rollout files of the sizes that the trainer and validators read are decoded in this process and in a warm sandbox
-(`rollouts.sandboxed_decoder`), in alternating order. CPU time includes the sandbox's processes.
+(`rollouts.sandbox.decoder`), in alternating order. CPU time includes the sandbox's processes.
 The first row includes starting its sandbox.
 """
 
@@ -25,7 +25,7 @@ from rollouts.files.schema import read_rollout_bytes, table_of, write_table
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.sandbox import Sandboxes, SandboxSettings
-from rollouts.sandboxed_decoder import Decoder
+from rollouts.sandbox.decoder import Decoder
 
 SHAPES = ((64, 8), (256, 8), (256, 1024), (1024, 4096))
 """(Answers per file, tokens per answer): a devnet file, a devnet step, and files of larger models."""

@@ -51,7 +51,7 @@ from rollouts.recompute.torch_recomputer import TorchRecomputer
 from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
 from rollouts.sandbox import Sandboxes
-from rollouts.verify import limits_of, with_evidence
+from rollouts.verify.files import limits_of, with_evidence
 from tests.kit.attack_harness import AttackHarness
 from tests.kit.talking_family import RECIPE, registered, talking_version
 from tests.kit.tiny_model import END

@@ -25,8 +25,8 @@ from benchmarks.validator_rates import version_of
 from cli.devnet.model import SMOLLM2_ENVIRONMENT
 from cli.devnet.smollm2 import smollm2_folder
 from protocol.runtime.budgets import usable_cores
+from rollouts.authoring.recipe_proposal import propose_recipe
 from rollouts.recipe import write_recipe
-from rollouts.recipe_proposal import propose_recipe
 
 ROOT = Path(__file__).parents[1]
 EACH = ("files/min", "CPU s", "nodes")

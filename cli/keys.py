@@ -121,6 +121,26 @@ def open_node_key(configuration: Configuration, name: str | None) -> Key:
     return open_key(configuration, name or "node")
 
 
+def open_key_of(configuration: Configuration, owner: Address) -> Key:
+    """Opens the key of an address: the worker's key, or a key in the keys folder.
+
+    Raises:
+        NotFound: No key here has this address.
+        Unauthenticated: The password is wrong or missing.
+    """
+    with contextlib.suppress(NotFound):
+        if node_of(configuration, None) == owner:
+            return open_node_key(configuration, None)
+    for name, address_ in _stored(configuration):
+        if address_ == owner:
+            return open_key(configuration, name)
+    raise NotFound(
+        f"{owner} has no key here: neither under [worker] nor in {configuration.keys.directory}",
+        hint="`muster keys list` shows the existing keys",
+        code="no-key",
+    )
+
+
 @app.command()
 def new(context: typer.Context, name: NameArgument, light: LightOption = False, as_json: JsonOption = False) -> None:
     """Make a new key and store it encrypted."""

@@ -100,7 +100,7 @@ MOST_TURNS = 64
 
 
 class DialogueChoice(_RecipeModel):
-    """How the model talks with an environment that has several turns."""
+    """Format and limits of dialogues with an environment that has several turns."""
 
     format: FormatName
     """How messages become tokens: see `rollouts.dialogue.formats`."""

@@ -1,4 +1,4 @@
-"""Dialogues over OpenAI's chat API: which messages a model behind an endpoint reads, and what it answers.
+"""Dialogues with a model behind an endpoint, over OpenAI's chat API.
 
 The endpoint turns messages into tokens. So limits in tokens are those that the endpoint counts, and a dialogue differs
 from one that an engine plays wherever the endpoint's template differs from the recipe's dialogue format.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import JsonValue
 
-from rollouts.dialogue.conversation import TOO_LONG
-from rollouts.dialogue.tool_calls import MOST_PARSED, chat_turns, parse_object, read_calls, tools_as_json
+from rollouts.dialogue.chat_turns import chat_turns, split_system, tools_as_json
+from rollouts.dialogue.conversation import messages_to_give
 from rollouts.dialogue.transcript import DRAWN, GIVEN, marked
 from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Role, ToolCall
 from rollouts.environments.rewards import Reward, reward_of
+from rollouts.environments.tool_calls import MOST_PARSED, parse_object, read_calls
 from rollouts.plan import Tokenizer
 from rollouts.recipe import DialogueChoice
 
@@ -58,10 +59,8 @@ class EndpointDialogue:
         self._choice = choice
         self._limit = new_tokens
         self._tokenizer = tokenizer
-        texts = [system, *(one.text for one in episode.opening if one.role is Role.SYSTEM)]
-        joined = "\n\n".join(text for text in texts if text)
-        first: list[dict[str, Any]] = [{"role": "system", "content": joined}] if joined else []
-        others = [one for one in episode.opening if one.role is not Role.SYSTEM]
+        text, others = split_system(episode.opening, before=system)
+        first: list[dict[str, Any]] = [{"role": "system", "content": text}] if text else []
         self._messages: list[dict[str, Any]] = [*first, *chat_turns(others, tool_role=False)]
         self._lines: list[str] = []
         self.turns = 0
@@ -98,18 +97,15 @@ class EndpointDialogue:
         reply = self._episode.reply(
             ModelMessage(text=message.text, calls=calls, finished=message.finished, tokens=message.tokens)
         )
-        given = list(reply.messages)
-        most = self._choice.reply_tokens
-        if self._length(given) > most:
-            given = [replace(one, text=TOO_LONG) for one in given]
-        self.over = (
-            not message.finished
-            or reply.done
-            or not given
-            or self._length(given) > most
-            or self.turns >= self._choice.turns
-            or self.tokens >= self._limit
+        given, _ = messages_to_give(
+            reply,
+            finished=message.finished,
+            is_last_turn=self.turns >= self._choice.turns,
+            room=self._limit - self.tokens,
+            reply_tokens=self._choice.reply_tokens,
+            encode=self._encode,
         )
+        self.over = not given
         if not self.over:
             self._lines += [marked(GIVEN, one.text) for one in given]
             self._messages += [_said(message), *_replies(given, message.calls)]
@@ -118,8 +114,9 @@ class EndpointDialogue:
         """Returns the reward of the dialogue."""
         return reward_of(self._episode.score(), rule=None, target=None, output_tokens=self.tokens)
 
-    def _length(self, given: Sequence[GivenMessage]) -> int:
-        return sum(len(self._tokenizer.encode_answer(one.text)) for one in given)
+    def _encode(self, given: Sequence[GivenMessage]) -> list[int]:
+        """Returns the tokens of the texts; the endpoint does not tell those of its frames."""
+        return [token for one in given for token in self._tokenizer.encode_answer(one.text)]
 
 
 def read_message(

@@ -24,11 +24,11 @@ from cli.devnet.smollm2 import smollm2_folder
 from cli.output.quantities import counted
 from protocol.errors import InvalidInput
 from protocol.runtime.budgets import free_memory, usable_cores
+from rollouts.authoring.recipe_proposal import RecipeChoices, choose_recipe, propose_recipe
 from rollouts.environments import load_environment, locate_options
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.precision import Dtype
 from rollouts.recipe import Recipe, read_recipe
-from rollouts.recipe_proposal import RecipeChoices, choose_recipe, propose_recipe
 from trainer.evaluator import held_out_prompts
 from trainer.rates import SMALL_MODEL, default_evaluation, default_learning_rate, default_rows_at_once
 

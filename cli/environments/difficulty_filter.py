@@ -12,7 +12,7 @@ from pathlib import Path
 from cli.output.quantities import one_of
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import InvalidInput
-from rollouts.difficulty_filter import Bounds, DifficultyFilter, write_eligible
+from rollouts.authoring.difficulty_filter import Bounds, DifficultyFilter, write_eligible
 from rollouts.engines.opening import open_engine
 from rollouts.environments import Environment, is_held_out, load_environment
 from rollouts.environments.pass_rate_journal import PassJournal

@@ -22,8 +22,8 @@ from rollouts.environments.served import NAME as SERVED
 from rollouts.precision import Arithmetic
 
 if TYPE_CHECKING:
+    from rollouts.authoring.recipe_proposal import ProposedRecipe, RecipeChoices
     from rollouts.models.chat import ChatFormat
-    from rollouts.recipe_proposal import ProposedRecipe, RecipeChoices
 
 app = CommandGroup(no_args_is_help=True, help="Recipes: how rollouts of a model are generated.")
 
@@ -92,8 +92,8 @@ def init(
     The command measures prompts with the model's tokenizer and checks that prompts and answers fit into the context.
     At a terminal, the command asks for missing required values. docs/rollouts.md describes all fields.
     """
+    from rollouts.authoring.recipe_proposal import RecipeChoices  # noqa: PLC0415 - loads transformers
     from rollouts.recipe import RECIPE_FILE  # noqa: PLC0415 - loads numpy
-    from rollouts.recipe_proposal import RecipeChoices  # noqa: PLC0415 - loads transformers
 
     target = folder / RECIPE_FILE
     if target.exists() and not force:
@@ -169,7 +169,7 @@ def _proposed(folder: Path, choices: RecipeChoices) -> ProposedRecipe:
     Raises:
         MusterError: The model, the environment or a choice is not usable.
     """
-    from rollouts.recipe_proposal import propose_recipe  # noqa: PLC0415 - loads transformers
+    from rollouts.authoring.recipe_proposal import propose_recipe  # noqa: PLC0415 - loads transformers
 
     try:
         return propose_recipe(folder, choices)

@@ -19,7 +19,7 @@ from protocol.runtime.logs import configure_logs
 from rollouts.precision import Dtype, EngineName
 
 if TYPE_CHECKING:
-    from rollouts.gateway_verifier import Judge
+    from rollouts.verify.gateway import Judge
 
 _LONGEST_TOKEN = 1024
 
@@ -67,9 +67,9 @@ def verifier(
     client = VerificationClient(gateway, token=_token_in(token_file), allow_plain_http=allow_plain_http)
 
     from rollouts.calibration.limits import RolloutCalibration  # noqa: PLC0415 - loads torch, which `--help` does not need
-    from rollouts.gateway_verifier import Computation, Judge  # noqa: PLC0415
     from rollouts.models.devices import find_device  # noqa: PLC0415
     from rollouts.recompute.place import VllmPlace  # noqa: PLC0415
+    from rollouts.verify.gateway import Computation, Judge  # noqa: PLC0415
 
     computation = Computation(
         calibration=None if calibration is None else RolloutCalibration.read(calibration),
@@ -87,7 +87,7 @@ def verifier(
 
 async def _run(client: VerificationClient, judge: Judge) -> bool:
     """Verifies answers until a signal; returns whether a computation still runs."""
-    from rollouts.gateway_verifier import GatewayVerifier  # noqa: PLC0415
+    from rollouts.verify.gateway import GatewayVerifier  # noqa: PLC0415
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -17,8 +17,8 @@ from rollouts.checks import CheckFinding, CheckOutcome, CheckResult, SeedParts, 
 from rollouts.models.devices import find_device
 from rollouts.precision import Dtype, EngineName
 from rollouts.recompute.place import VllmPlace
-from rollouts.verify import Verification, verify_file
-from rollouts.verify_answer import MOST_BYTES, Answer, verify_answer
+from rollouts.verify.answers import MOST_BYTES, Answer, verify_answer
+from rollouts.verify.files import Verification, verify_file
 
 CHECKS = Columns.of("check", Column("result", least=20), Column("figures", least=20))
 

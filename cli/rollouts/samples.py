@@ -15,7 +15,7 @@ from rollouts.errors import BadRolloutFile
 from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.sandbox import Sandboxes
-from rollouts.sandboxed_decoder import Decoder
+from rollouts.sandbox.decoder import Decoder
 from rollouts.turns import by_turn
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def _recipe(
     Raises:
         MusterError: The model, the environment or the recipe is not usable.
     """
-    from rollouts.recipe_proposal import choose_recipe  # noqa: PLC0415 - loads transformers
+    from rollouts.authoring.recipe_proposal import choose_recipe  # noqa: PLC0415 - loads transformers
 
     if environment is None and (option or max_new_tokens or group_size):
         raise InvalidInput(

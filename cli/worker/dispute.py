@@ -14,7 +14,7 @@ import typer
 
 from cli.configuration.sections import Configuration
 from cli.connection import open_ledger
-from cli.keys import open_key
+from cli.keys import open_key, open_key_of, resolve_address
 from cli.output.printing import JsonOption, note, say, warn
 from cli.output.values import Must
 from cli.pool.connection import Where
@@ -55,11 +55,13 @@ async def dispute(
         str | None, typer.Option(help="Name of a key that sends the dispute and pays for gas, instead of the pool.")
     ] = None,
     key: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--key", help="Name of the node's, its provider's or a validator's key; the last two pay for gas."
+            "--key",
+            help="Name of the node's, its provider's or a validator's key; the last two pay for gas. Default: the key "
+            "of the work's node, in \\[worker] keystore or among `muster keys list`.",
         ),
-    ] = "node",
+    ] = None,
     where: Where = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -70,10 +72,10 @@ async def dispute(
     the provider loses a tenth of the work's penalty. If they judge the work forged, the provider loses the whole
     penalty.
     """
-    signer, work_key = open_key(context.obj, key), digest(key_text)
-    change = Change(as_json=as_json, dry_run=dry_run)
+    work_key, change = digest(key_text), Change(as_json=as_json, dry_run=dry_run)
     async with open_ledger(context.obj, carrier or key, change) as ledger:
         work = _disputable(await ledger.work.get(work_key), work_key)
+        signer = _node_key(context.obj, work) if key is None else open_key(context.obj, key)
         if work.outcome is Outcome.REJECTED and signer.address in {work.node, work.provider}:
             (note if as_json else say)(
                 f"if the rejection is upheld, the dispute costs {format_amount(work.lost_dispute_cost)} MUST of stake"
@@ -84,7 +86,8 @@ async def dispute(
         hashed = digest(hashlib.sha256(content).digest())
         # A node needs no gas, because another account sends its signed dispute. Only if --carrier names the node's own
         # key does the node itself send the dispute and pay for the gas.
-        if signer.address == work.node and carrier != key:
+        pays = carrier is not None and resolve_address(context.obj, carrier) == signer.address
+        if signer.address == work.node and not pays:
             if carrier is None:
                 change.plan_request(f"dispute {work_key} through the pool, which pays for gas")
             await _send_signed(context.obj, ledger, signer, work_key, hashed, carrier=carrier, where=where)
@@ -103,6 +106,17 @@ async def dispute(
         evidence_hash=hashed,
         cost_if_upheld=Must(work.lost_dispute_cost if work.outcome is Outcome.REJECTED else work.penalty),
     )
+
+
+def _node_key(configuration: Configuration, work: WorkRecord) -> Key:
+    try:
+        return open_key_of(configuration, work.node)
+    except NotFound as error:
+        raise NotFound(
+            f"the work is of node {work.node}, and {error.detail}",
+            hint="give --key NAME of the node's, its provider's or a validator's key; `muster keys list` shows them",
+            code=error.code,
+        ) from None
 
 
 def _disputable(work: WorkRecord | None, key: Digest) -> WorkRecord:

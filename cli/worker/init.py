@@ -10,17 +10,14 @@ import getpass
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, TypeVar
-from urllib.parse import urlsplit
 
 import typer
 
-from cli.configuration.sections import ChainSection, Configuration, KeysSection, PoolSection, WorkerSection
 from cli.exit_codes import WrongUsage
-from cli.keys import create_password_file, open_key, resolve_address
+from cli.keys import create_password_file, open_key
 from cli.ledger.node import register_node
 from cli.output.findings import show_findings
 from cli.output.printing import note, say, show_fields, warn
@@ -28,28 +25,35 @@ from cli.output.values import as_text
 from cli.pool.joining import VerifiedPool, find_pool, verify_pool
 from cli.worker.daemon import UNIT
 from cli.worker.setup_files import WorkerFolder, unit_path, write_unit
+from cli.worker.setup_plan import (
+    Needs,
+    Setup,
+    about_local_network,
+    about_money,
+    about_pool,
+    check_node,
+    configuration_of,
+    needs_of,
+    private_networks,
+    show_plan,
+    target_stake,
+)
 from ledger.amounts import format_amount, parse_amount
 from ledger.artifacts import Contract
 from ledger.client import Ledger
-from ledger.client.pools import PoolStatus
 from ledger.errors import InsufficientFunds
 from ledger.transactions.receipts import Receipt
-from protocol.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
-from protocol.http.url_safety import addresses_of, is_public, parse_http_url
-from protocol.identifiers import Address, address
+from protocol.errors import Conflict, InvalidInput, NotFound
+from protocol.http.url_safety import parse_http_url
+from protocol.identifiers import address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import write_keystore
 from protocol.runtime.configuration_file import find_configuration_file, home_configuration, placed
 from protocol.runtime.findings import exit_code
-from worker.chain.earnings import PoolEarnings, read_earnings
-from worker.chain.pool_record import PoolRecord, read_pool_record
+from worker.chain.earnings import read_earnings
+from worker.chain.pool_record import read_pool_record
 from worker.doctor.examination import examine
 from worker.settings import WorkerSettings
-
-APPROVE_GAS, STAKE_GAS, REGISTER_GAS = 60_000, 130_000, 160_000
-"""Upper estimates of the gas units of the three transactions; `tests/cli/test_worker_init.py` measures them."""
-OPEN_WORK_FACTOR = 2
-"""Default stake as a multiple of what joining locks. The rest covers penalties of work that has no verdict yet."""
 
 T = TypeVar("T")
 
@@ -86,44 +90,6 @@ StakeAmount = Annotated[
 PasswordFile = Annotated[
     Path | None, typer.Option(help="File with the keystores' password; default: DIRECTORY/password, made if missing.")
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Setup:
-    """What the command was told, apart from the pool."""
-
-    folder: WorkerFolder
-    rpc: str
-    capacity: int | None
-    stake: int | None
-    password_file: Path | None
-    allow_plain_http: bool
-    may_ask: bool
-    """Whether the command may ask questions; without, it goes on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Needs:
-    """What the provider still has to do and to own; money in the smallest units."""
-
-    stake: int
-    """Stake to add."""
-    approve: bool
-    register: bool
-    gas: int
-    """Upper estimate of the cost of all outstanding transactions, in wei."""
-    tokens_owned: int
-    coin_owned: int
-
-    @property
-    def missing(self) -> str:
-        """Returns what the provider's account lacks, as text; empty if nothing."""
-        lacks = []
-        if self.tokens_owned < self.stake:
-            lacks.append(f"{format_amount(self.stake - self.tokens_owned)} MUST")
-        if self.coin_owned < self.gas:
-            lacks.append(f"{format_amount(self.gas - self.coin_owned)} of the chain's coin for gas")
-        return " and ".join(lacks)
 
 
 async def init(
@@ -163,7 +129,7 @@ async def init(
             hint="give --yes to do all steps, or --dry-run to see them",
         )
     where = _needed(pool, "pool", "Pool (URL, or number on the ledger)", may_ask)
-    setup = _Setup(
+    setup = Setup(
         folder=WorkerFolder(_folder(directory)),
         rpc=_needed(rpc, "--rpc", "JSON-RPC endpoint of the chain", may_ask),
         capacity=capacity,
@@ -208,27 +174,27 @@ async def init(
                 f"the pool requires a capacity of at least {terms.min_capacity}, not {chosen}",
                 hint="leave --capacity out, or choose another pool: `muster pool list`",
             )
-        _target(verified, setup, capacity=chosen)
+        target_stake(verified, setup, capacity=chosen)
         earnings = await read_earnings(ledger, verified.pool_id)
         record = await read_pool_record(ledger, verified.pool_id)
         networks = await private_networks(verified.url) if allow_plain_http else ()
         show_fields(
             {
-                **_about_pool(verified, setup, earnings, record, verified_code=not unverified_contracts),
-                "local network": _about_local_network(setup, networks),
+                **about_pool(verified, setup, earnings, record, verified_code=not unverified_contracts),
+                "local network": about_local_network(setup, networks),
             }
         )
         if dry_run:
-            await _show_plan(ledger, verified, setup, capacity=chosen)
+            await show_plan(ledger, verified, setup, capacity=chosen)
             return
         if may_ask:
             _ask_to_go_on(f"Make keys and write the configuration in {setup.folder.path}?")
         password, made = _write_files(verified, setup, networks)
-        configuration = _configuration(setup, password)
+        configuration = configuration_of(setup, password)
         provider, node = (made.get(name) or open_key(configuration, name) for name in ("provider", "node"))
-        await _check_node(ledger, verified.pool_id, provider.address, node.address)
-        needs = await _needs(ledger, verified, setup, capacity=chosen, provider=provider.address, node=node.address)
-        show_fields(_about_money(provider.address, node.address, needs))
+        await check_node(ledger, verified.pool_id, provider.address, node.address)
+        needs = await needs_of(ledger, verified, setup, capacity=chosen, provider=provider.address, node=node.address)
+        show_fields(about_money(provider.address, node.address, needs))
         if needs.missing:
             raise InsufficientFunds(
                 f"the provider {provider.address} lacks {needs.missing}",
@@ -258,102 +224,8 @@ def _folder(directory: Path | None) -> Path:
     return chosen
 
 
-def _about_pool(
-    pool: VerifiedPool, setup: _Setup, earnings: PoolEarnings, record: PoolRecord, *, verified_code: bool
-) -> dict[str, object]:
-    if pool.entry.status is PoolStatus.PENDING:
-        warn(f"pool {pool.pool_id} is not active yet: nodes can join once its owner activates it")
-    if pool.entry.member_count >= pool.terms.max_nodes:
-        warn(f"pool {pool.pool_id} is full: it has all of its {pool.terms.max_nodes} members")
-    if record.is_bad:
-        warn(f"the pool's record is bad: {record.summary}")
-    terms, money = pool.terms, format_amount
-    state = pool.entry.status.name.lower()
-    code = "the code of all contracts is that of this release" if verified_code else "code of the contracts not checked"
-    return {
-        "pool": f"{pool.pool_id}, {state}, {pool.entry.member_count} of {terms.max_nodes} members",
-        "url": pool.url,
-        "chain": f"{pool.deployment.chain_id} at {urlsplit(setup.rpc).hostname}; {code}",
-        "token": pool.deployment[Contract.MUSTER],
-        "stake manager": pool.deployment[Contract.STAKE_MANAGER],
-        "governor": pool.governor,
-        "unbonding period": pool.unbonding_period,
-        "discovery": list(pool.discovery),
-        "terms": f"version {pool.entry.terms_version}: {money(terms.price_per_unit)} MUST for an accepted unit, "
-        f"{money(terms.penalty_per_unit)} MUST penalty for a forged one, "
-        f"{money(terms.stake_per_capacity)} MUST stake for a unit of capacity",
-        "record": record.summary,
-        "earnings": earnings.summary,
-    }
-
-
-async def private_networks(url: str | None) -> tuple[IPv4Network, ...]:
-    """Returns the private IPv4 addresses of a URL's host as networks, without those of this machine and of its links.
-
-    It returns none if the host has a public address too: the pool is then not in a private network.
-    """
-    parts = urlsplit(url or "")
-    try:
-        found = await addresses_of(parts.hostname or "localhost", parts.port or 443)
-    except Unavailable:
-        return ()
-    if any(is_public(each) for each in found):
-        return ()
-    addresses = [IPv4Address(each) for each in found if ":" not in each]
-    return tuple(
-        IPv4Network(each)
-        for each in addresses
-        if not (each.is_loopback or each.is_link_local or each.is_multicast or each.is_reserved or each.is_unspecified)
-    )
-
-
-def _about_local_network(setup: _Setup, networks: Sequence[IPv4Network]) -> str:
-    if setup.folder.configuration.exists():
-        return f"as {setup.folder.configuration} says, which is kept"
-    named = ", ".join(map(str, networks))
-    return f"tasks in Docker reach {named} and nothing else in it" if named else "tasks in Docker don't reach it"
-
-
-def _about_money(provider: Address, node: Address, needs: _Needs) -> dict[str, object]:
-    money = format_amount
-    return {
-        "provider": provider,
-        "node": f"{node} (needs no coin while the pool's relayer pays for joining and work)",
-        "to stake": f"{money(needs.stake)} MUST; the provider has {money(needs.tokens_owned)}",
-        "gas": f"at most {money(needs.gas)} of the chain's coin; the provider has {money(needs.coin_owned)}",
-    }
-
-
-async def _show_plan(ledger: Ledger, pool: VerifiedPool, setup: _Setup, *, capacity: int) -> None:
-    """Prints the steps that a run would take; needs no password, and writes nothing."""
-    configuration = _configuration(setup, None)
-    steps, addresses = [], []
-    for name in ("provider", "node"):
-        try:
-            addresses.append(resolve_address(configuration, name))
-        except NotFound:
-            steps.append(f"make the key {setup.folder.keystore(name)}")
-    steps += [f"write {path}" for path in (setup.folder.deployment, setup.folder.configuration) if not path.exists()]
-    if len(addresses) == 2:
-        provider, node = addresses
-        await _check_node(ledger, pool.pool_id, provider, node)
-        needs = await _needs(ledger, pool, setup, capacity=capacity, provider=provider, node=node)
-        show_fields(_about_money(provider, node, needs))
-        if needs.missing:
-            steps.append(f"stop, because {provider} lacks {needs.missing}")
-        amount, register = needs.stake, needs.register
-    else:
-        amount, register = _target(pool, setup, capacity=capacity), True
-    steps += [f"stake {format_amount(amount)} MUST"] if amount else []
-    steps += [f"register the node with capacity {capacity}"] if register else []
-    steps.append("run muster worker doctor")
-    for number, step in enumerate(steps, 1):
-        say(f"{number}. {step}")
-    note("dry run: nothing was changed")
-
-
 def _write_files(
-    pool: VerifiedPool, setup: _Setup, networks: Sequence[IPv4Network]
+    pool: VerifiedPool, setup: Setup, networks: Sequence[IPv4Network]
 ) -> tuple[Path | None, dict[str, Key]]:
     """Makes keys, deployment file and configuration, as far as they are missing.
 
@@ -364,7 +236,7 @@ def _write_files(
     folder.make()
     missing = [name for name in ("provider", "node") if not folder.keystore(name).exists()]
     file, password = _password(setup, new=len(missing) == 2)
-    existing = _configuration(setup, file)
+    existing = configuration_of(setup, file)
     made: dict[str, Key] = {}
     for name in missing:
         try:
@@ -397,7 +269,7 @@ def _write_files(
     return file, made
 
 
-def _password(setup: _Setup, *, new: bool) -> tuple[Path | None, str | None]:
+def _password(setup: Setup, *, new: bool) -> tuple[Path | None, str | None]:
     """Returns the password file and the password of new keystores.
 
     Raises:
@@ -421,79 +293,8 @@ def _password(setup: _Setup, *, new: bool) -> tuple[Path | None, str | None]:
     return file, password
 
 
-def _configuration(setup: _Setup, password_file: Path | None) -> Configuration:
-    keys = KeysSection(directory=setup.folder.keys, password_file=password_file)
-    return Configuration(chain=ChainSection(), keys=keys, pool=PoolSection(), worker=WorkerSection())
-
-
-async def _check_node(ledger: Ledger, pool_id: int, provider: Address, node: Address) -> None:
-    """Checks that these keys may join the pool.
-
-    Raises:
-        Forbidden: The pool has banned the node or its provider.
-        Conflict: Another provider has registered the node, or both keys are the same.
-    """
-    if provider == node:
-        raise Conflict(
-            f"provider and node have the same key {node}",
-            hint="use two keys: the node's key is on a machine that runs tasks",
-        )
-    if await ledger.pools.is_banned(pool_id, node, provider):
-        raise Forbidden(
-            f"pool {pool_id} has banned the provider {provider} or the node {node}",
-            hint="ask the pool's owner: a ban can be lifted",
-        )
-    entry = await ledger.registry.node(node)
-    if entry is not None and not entry.retired and entry.provider != provider:
-        raise Conflict(
-            f"the node {node} is registered by another provider, {entry.provider}",
-            hint="use that provider's key here, or another folder with a new node key: --directory",
-        )
-
-
-def _target(pool: VerifiedPool, setup: _Setup, *, capacity: int) -> int:
-    """Returns the active stake to reach.
-
-    Raises:
-        InvalidInput: `--stake` is less than what joining locks.
-    """
-    least = pool.terms.stake_per_capacity * capacity
-    if setup.stake is None:
-        return OPEN_WORK_FACTOR * least
-    if setup.stake < least:
-        raise InvalidInput(
-            f"a stake of {format_amount(setup.stake)} MUST is too little: joining with capacity {capacity} locks "
-            f"{format_amount(least)} MUST",
-            hint="give a larger --stake; open work locks more",
-        )
-    return setup.stake
-
-
-async def _needs(
-    ledger: Ledger, pool: VerifiedPool, setup: _Setup, *, capacity: int, provider: Address, node: Address
-) -> _Needs:
-    stake = await ledger.stake.of(provider)
-    entry = await ledger.registry.node(node)
-    target = _target(pool, setup, capacity=capacity)
-    member = await ledger.pools.membership(pool.pool_id, node) is not None
-    # Stake that other nodes and open work of the provider lock is not available to this node.
-    available = stake.active if setup.stake is not None or member else stake.free
-    missing = 0 if member and setup.stake is None else max(0, target - available)
-    register = entry is None or entry.retired
-    approve = missing > 0 and await ledger.token.allowance(provider, ledger.stake.at) < missing
-    units = (STAKE_GAS if missing else 0) + (APPROVE_GAS if approve else 0) + (REGISTER_GAS if register else 0)
-    return _Needs(
-        stake=missing,
-        approve=approve,
-        register=register,
-        gas=2 * units * int(await ledger.web3.eth.gas_price),  # the price may double before they are mined
-        tokens_owned=await ledger.token.balance_of(provider),
-        coin_owned=await ledger.balance(provider),
-    )
-
-
 async def _send(
-    pool: VerifiedPool, setup: _Setup, needs: _Needs, *, capacity: int, provider: Key, node: Key, trusted: bool
+    pool: VerifiedPool, setup: Setup, needs: Needs, *, capacity: int, provider: Key, node: Key, trusted: bool
 ) -> None:
     """Sends the outstanding transactions, each after a question if the command may ask.
 
@@ -537,7 +338,7 @@ def _tell(done: str, receipt: Receipt) -> None:
     say(f"{done}: transaction {receipt.transaction}, {receipt.gas_used:,} gas for {cost} of the chain's coin")
 
 
-def _offer_unit(setup: _Setup, *, systemd: bool | None, unattended: bool) -> None:
+def _offer_unit(setup: Setup, *, systemd: bool | None, unattended: bool) -> None:
     """Writes the systemd unit if the user wants it.
 
     Raises:
@@ -565,7 +366,7 @@ def _offer_unit(setup: _Setup, *, systemd: bool | None, unattended: bool) -> Non
     say("  loginctl enable-linger    # keeps it running after you log out")
 
 
-async def _examine(setup: _Setup) -> None:
+async def _examine(setup: Setup) -> None:
     """Runs the checks of `muster worker doctor`, and ends with 1 if one of them failed."""
     configuration = setup.folder.configuration
     findings = await examine(WorkerSettings.load(file=configuration))

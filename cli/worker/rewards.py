@@ -46,7 +46,7 @@ async def rewards(
 
 
 async def read_earnings(ledger: Ledger, pool_id: int, provider: Address) -> dict[str, object]:
-    """Returns what a provider's work in a pool has earned, can earn and has lost, and how many pieces there are."""
+    """Returns past, open and lost earnings of a provider's work in a pool, and counts of the work."""
     accrued, joined, submitted = await asyncio.gather(
         ledger.work.accrued(pool_id, provider),
         ledger.history(MemberJoined, pool_id=pool_id),

@@ -1,4 +1,4 @@
-"""Loop that applies a run's ledger events to its slots, and ends overdue leases.
+"""Loop that applies a run's ledger events to its slots; then `slot_checks` checks those that are due.
 
 All writes are idempotent, because an event may be read more than once, and after a loss of Redis all events are read
 again.
@@ -6,7 +6,6 @@ again.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,10 +32,9 @@ from orchestrator.chain.run_events import (
     WorkEvent,
     slot_event_of,
 )
-from orchestrator.chain.run_interface import error_name
-from orchestrator.domain.deliveries import tried_in_time
 from orchestrator.domain.lease_terms import Budget, DeliveryTime, is_late
-from orchestrator.domain.slots import LEASED, Counted, Slot, SlotEvent, SlotState, StoredFileState, after, as_on_ledger
+from orchestrator.domain.slots import LEASED, SlotEvent, SlotState, StoredFileState, after, as_on_ledger
+from orchestrator.loops.slot_checks import SlotChecks
 from orchestrator.relayer.strategies import WorkStrategy
 from orchestrator.runs.control import RunControl
 from orchestrator.runs.leasing import SlotLeasing, notice_fault
@@ -44,12 +42,11 @@ from orchestrator.storage.service import UploadService
 from orchestrator.store.relayer import RelayedKind, RelayedTransaction, RelayerStore
 from orchestrator.store.run_rows import SlotRow, slot_id
 from orchestrator.store.runs import MOST_UNITS, RunStore, units_for
-from protocol.errors import MusterError, Unavailable
+from protocol.errors import Unavailable
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.identity.signing import unix_ms
-from protocol.leases import WorkKey
 from protocol.redis.leader_lease import LeaderLease
-from protocol.runtime.clock import Clock, milliseconds
+from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
 from protocol.runtime.randomness import randbelow
 from protocol.verdicts import Outcome
@@ -58,22 +55,8 @@ from protocol.wire.relayed import ReceiptState
 FUNDS_EVERY = timedelta(seconds=10)
 """Longest time between two reads of the pool's funds; an event about funds or work causes a read at once."""
 
-OVERDUE_AT_ONCE = 500
 RENEWED_EVERY = 200
 """Number of events after which the leader lease is renewed, because a large batch may take longer than the lease."""
-RECHECK_MS = 5_000
-"""Delay before a slot is checked again while its work is in the relayer's queue or the object store is down, in
-milliseconds."""
-BEFORE_END_MS = 60_000
-"""Time before the end of a lease, in milliseconds, at which relayed work is looked up on the ledger again. If a reorg
-removed the work, there is still time to relay it again."""
-CONCURRENT_FILE_CHECKS = 16
-"""Maximum number of concurrent requests to the object store."""
-FILE_CHECK_TIMEOUT = timedelta(seconds=5)
-"""Time limit of a look-up in the object store. A slower store counts as down, so that it does not delay this loop."""
-SHORTEST_RECHECK_MS, LONGEST_RECHECK_MS = 2_000, 60_000
-"""Bounds of the delay before an absent file is looked up again, in milliseconds. Between these bounds, the delay is
-half of the time since the submission."""
 SERVED_STEP_SLOTS = 1024
 """Number of slots, also of ended ones, after which a step of a serving run is closed, so that its rows are deleted some
 steps later. Otherwise idle nodes would fill Redis with the rows of one step."""
@@ -128,12 +111,11 @@ class RunSync:
         self._store: RunStore = leasing.store
         self._ledger = leasing.ledger
         self._relayer_store = relayer_store
-        self._uploads = uploads
         self._lease = lease
         self._clock = clock
         self._funds_read_at = float("-inf")
         self._logged_notice_fault = ""
-        self._store_answers = True
+        self._checks = SlotChecks(leasing, relayer_store=relayer_store, uploads=uploads, lease=lease, clock=clock)
 
     async def round(self) -> int:
         """Applies new events, then checks overdue slots; returns the number of events.
@@ -150,7 +132,7 @@ class RunSync:
             if not held:
                 return read
             started = self._now_ms()
-            self._store_answers = True
+            self._checks.begin_round()
             found = await self._ledger.events()
             # Funds are read before events are applied. So the escrow of new work may briefly be reserved twice (on the
             # ledger, and by the open lease here), but it never counts as free.
@@ -166,7 +148,7 @@ class RunSync:
             read += len(found.events)
             if not found.more:
                 await self._caught_up(started)
-                await self._check_overdue()
+                await self._checks.check_due()
                 await self._close_full_steps()
                 await self._forget_old_steps()
                 return read
@@ -258,7 +240,7 @@ class RunSync:
         slot, verdict = row.slot, event if isinstance(event, VerdictGiven) else None
         if isinstance(event, WorkExpired) and slot.file is StoredFileState.ABSENT:
             # The file may have been uploaded since the last check. If it is still absent, the lease counts as failed.
-            slot = after(slot, _FILE_EVENTS[await self._check_file(row)])
+            slot = after(slot, await self._checks.file_event(row))
         outcome = event.outcome if isinstance(event, VerdictGiven | WorkFinal) else None
         new = after(slot, slot_event_of(event), outcome)
         if new == row.slot:
@@ -297,7 +279,7 @@ class RunSync:
             "figures": json.dumps(WorkStrategy.parse(queued).figures if queued is not None else {}),
             "late": str(int(await self._is_late(row, queued, now=now))),
         }
-        # The slot is due at once. When all events are applied, `_check_overdue` looks up its file in the object store,
+        # The slot is due at once. When all events are applied, `SlotChecks` looks up its file in the object store,
         # if the work has no verdict yet.
         return await self._store.write(row, new, fields, due_ms=now, lease=self._lease.value)
 
@@ -405,7 +387,7 @@ class RunSync:
         await self._stop_waiting([row for row in live if row.expiry <= held_until], removed_by_pool=removed_by_pool)
         for row in live:
             if row.expiry > held_until:
-                await self._write_end(row, SlotEvent.LEASE_OVER, {"ended": str(self._now_ms())})
+                await self._checks.end(row, SlotEvent.LEASE_OVER, {"ended": str(self._now_ms())})
 
     async def _stop_waiting(self, rows: Sequence[SlotRow], *, removed_by_pool: bool) -> None:
         """Makes steps stop waiting for live leases; excuses the leases if the pool removed the node."""
@@ -414,7 +396,7 @@ class RunSync:
             new = after(row.slot, SlotEvent.WAIT_OVER)
             await self._store.write(row, new, fields, due_ms=self._now_ms(), lease=self._lease.value)
 
-    # Overdue slots
+    # The run's state
 
     async def _caught_up(self, started: int) -> None:
         state = await self._store.state()
@@ -429,125 +411,6 @@ class RunSync:
             fields |= await self._control.fields_of(newest, units=units, relays=())
             fields["floor"] = str(max(state.floor, newest.version))
         await self._write_state(fields)
-
-    async def _check_overdue(self) -> None:
-        now, state = self._now_ms(), await self._store.state()
-        submitted = []
-        for name in await self._store.due(now_ms=now, limit=OVERDUE_AT_ONCE):
-            row = await self._store.slot(name)
-            if row is not None and row.slot.counted is Counted.RETURNED:
-                await self._check_returned(row, now=now)
-            elif row is None or row.slot.state not in {SlotState.LEASED, SlotState.SUBMITTED}:
-                await self._store.drop_due(name)
-            elif row.slot.state is SlotState.SUBMITTED:
-                submitted.append(row)
-            else:
-                await self._check_slot_lease(row, now=now, synced=state.synced_ms)
-        await self._check_files(submitted, now=now, judged_ms=state.judged_s * 1000)
-
-    # Files of submitted work
-
-    async def _check_files(self, rows: Sequence[SlotRow], *, now: int, judged_ms: int) -> None:
-        """Looks up the files of submitted work, and sets when each slot is checked next.
-
-        A slot whose file is present is checked again at the end of the time for which its step waits for a verdict. An
-        absent file is looked up again until no validator may judge the work any more.
-        """
-        asked = [row for row in rows if row.slot.file is not StoredFileState.PRESENT]
-        concurrent = asyncio.Semaphore(CONCURRENT_FILE_CHECKS)
-
-        async def check(row: SlotRow) -> StoredFileState:
-            async with concurrent:
-                return await self._check_file(row)
-
-        answers = dict(zip((row.id for row in asked), await asyncio.gather(*map(check, asked)), strict=True))
-        for row in rows:
-            answer = answers.get(row.id, StoredFileState.UNKNOWN)
-            slot = row.slot if answer is StoredFileState.UNKNOWN else after(row.slot, _FILE_EVENTS[answer])
-            ends = row.at_ms + milliseconds(self._leasing.terms.pending)
-            if now >= ends:
-                slot = after(slot, SlotEvent.PENDING_OVER)
-            due: int | None = ends if now < ends else None
-            if slot.file is not StoredFileState.PRESENT and now < max(ends, row.at_ms + judged_ms):
-                due = now + _recheck_after_ms(now - row.at_ms, answered=answer is not StoredFileState.UNKNOWN)
-            if slot != row.slot or due is None:
-                await self._store.write(row, slot, {}, due_ms=due, lease=self._lease.value)
-            else:
-                await self._store.postpone(row.id, until_ms=due)
-
-    async def _check_file(self, row: SlotRow) -> StoredFileState:
-        """Looks up the file of submitted work.
-
-        After a failure, the object store is not asked again in this round, and the result is unknown.
-        """
-        if not self._store_answers:
-            return StoredFileState.UNKNOWN
-        try:
-            async with asyncio.timeout(FILE_CHECK_TIMEOUT.total_seconds()):
-                is_there = await self._uploads.has_work(row)
-        except (MusterError, TimeoutError) as error:
-            _log.warning("file-not-looked-up", key=row.key, error=str(error)[:200])
-            self._store_answers = False
-            return StoredFileState.UNKNOWN
-        return StoredFileState.PRESENT if is_there else StoredFileState.ABSENT
-
-    # Leases
-
-    async def _check_returned(self, row: SlotRow, *, now: int) -> None:
-        """Frees the escrow and stake of a released lease once its work can no longer be submitted."""
-        until = row.expiry * 1000 + milliseconds(self._leasing.terms.grace)
-        if now < until:
-            await self._store.postpone(row.id, until_ms=until)
-        else:
-            await self._write_end(row, SlotEvent.LEASE_OVER, {})
-
-    async def _check_slot_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
-        """Checks a live lease, and sets when it is checked next.
-
-        A lease is checked when its step stops waiting for it, shortly before its end, and after its end.
-        """
-        until = row.expiry * 1000 + milliseconds(self._leasing.terms.grace)
-        terms = self._leasing.terms
-        key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
-        queued = await self._relayer_store.get(RelayedKind.WORK, key)
-        if until <= min(now, synced):
-            await self._end_lease(row, queued, now=now)
-            return
-        relay_again_ms, waits_until = row.expiry * 1000 - BEFORE_END_MS, _waits_until_ms(row)
-        # All three times may have passed, because the lease ends only when the ledger was read beyond its end, too.
-        due = next((at for at in sorted((waits_until, relay_again_ms, until)) if at > now), now + RECHECK_MS // 5)
-        if row.slot.counted is Counted.LEASED and now >= waits_until:
-            # From now on the slot's groups are leased to other nodes.
-            new = after(row.slot, SlotEvent.WAIT_OVER)
-            await self._store.write(row, new, {}, due_ms=due, lease=self._lease.value)
-        else:
-            await self._store.postpone(row.id, until_ms=due)
-        carried = queued is not None and queued.state is ReceiptState.CARRIED
-        if now >= relay_again_ms and carried and await self._ledger.work(key) is None:
-            # The relayer has a receipt, but the ledger has no such work: a short reorg removed the transaction, and the
-            # event reader saw neither the event nor its removal.
-            await self._relayer_store.requeue(RelayedKind.WORK, key, now_ms=now)
-
-    async def _end_lease(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> None:
-        """Ends a lease without work, as excused or undelivered.
-
-        The caller has read the ledger beyond the lease's end.
-        """
-        if queued is not None and queued.state is ReceiptState.QUEUED:
-            await self._store.postpone(row.id, until_ms=now + RECHECK_MS)
-            return
-        in_time = queued is not None and tried_in_time(
-            handed_in_ms=queued.at_ms, expiry_s=row.expiry, error=error_name(queued.reason)
-        )
-        event = SlotEvent.LAPSED if in_time or row.excused else SlotEvent.LEASE_OVER
-        await self._write_end(row, event, {"ended": str(row.expiry * 1000)})
-        if event is SlotEvent.LEASE_OVER and row.granted_ms:
-            # The lease is recorded as a delivery that took twice as long, so that too short leases become longer again.
-            await self._store.record_delivery_time(DeliveryTime(2 * (row.expiry * 1000 - row.granted_ms), row.groups))
-
-    async def _write_end(self, row: SlotRow, event: SlotEvent, fields: dict[str, str]) -> None:
-        new: Slot = after(row.slot, event)
-        await self._store.write(row, new, fields, due_ms=None, lease=self._lease.value)
 
     async def _close_full_steps(self) -> None:
         """Closes steps of a serving run, which has no trainer that closes them.
@@ -594,13 +457,6 @@ class RunSync:
         return unix_ms(self._clock.now())
 
 
-_FILE_EVENTS = {
-    StoredFileState.PRESENT: SlotEvent.FILE_PRESENT,
-    StoredFileState.ABSENT: SlotEvent.FILE_ABSENT,
-    StoredFileState.UNKNOWN: SlotEvent.FILE_UNKNOWN,
-}
-
-
 def _audit_of(event: WorkEvent) -> tuple[Address, Digest] | None:
     """Returns owner and SHA-256 of the audit file that an event names; None if it names none."""
     match event:
@@ -613,21 +469,8 @@ def _lease_lost() -> RunLeaseLost:
     return RunLeaseLost("another orchestrator has taken the leader lease of the run's loop", hint="no action is needed")
 
 
-def _waits_until_ms(row: SlotRow) -> int:
-    """Returns the time until which a step waits for a slot, in Unix milliseconds."""
-    return row.waits_until_ms or (row.granted_ms + row.expiry * 1000) // 2
-
-
 def _live(rows: Sequence[SlotRow]) -> list[SlotRow]:
     return [row for row in rows if row.slot.state is SlotState.LEASED]
-
-
-def _recheck_after_ms(age_ms: int, *, answered: bool) -> int:
-    """Returns the delay before an absent file is looked up again, in milliseconds.
-
-    `answered` is False if the store did not answer the last look-up.
-    """
-    return min(LONGEST_RECHECK_MS, max(SHORTEST_RECHECK_MS, age_ms // 2)) if answered else RECHECK_MS
 
 
 def _changes_of(events: Sequence[LedgerEvent]) -> _Changes:

@@ -12,7 +12,7 @@ from rollouts.errors import BadRolloutFile
 from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import OLD_VERSION, read_rollouts
-from rollouts.sandboxed_decoder import BEYOND_LIMITS, CRASHED, Decoder
+from rollouts.sandbox.decoder import BEYOND_LIMITS, CRASHED, Decoder
 
 RATIONALE = (
     "Every honest task writes this format with one library call. A file that does not decode was truncated, or built "

@@ -13,9 +13,9 @@ from protocol.openai.bodies import parse_body
 from protocol.openai.errors import InvalidRequest
 from protocol.wire.served import ServedRequest
 from rollouts.checks.evidence import Draws
+from rollouts.engines.request_encoding import ModelFolder, encode, room
 from rollouts.files.samples import RolloutFile
 from rollouts.recipe import Recipe
-from rollouts.request_encoding import ModelFolder, encode, room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from rollouts.dialogue.chat_turns import chat_turns, describe_tools, split_system, tools_as_json
 from rollouts.dialogue.interface import ChatTokenizer
-from rollouts.dialogue.tool_calls import chat_turns, demonstrated_call, describe_tools, read_calls, tools_as_json
-from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool
+from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool, ToolCall
+from rollouts.environments.tool_calls import demonstrated_call, read_calls, write_calls
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 
@@ -88,13 +89,11 @@ class TemplateFormat:
     def open(self, opening: Sequence[GivenMessage], tools: Sequence[Tool]) -> list[int]:
         """Returns the prompt's tokens, as the template writes them."""
         described = describe_tools(tools) if tools and not self._has_tools else ""
-        own = "\n\n".join(message.text for message in opening if message.role is Role.SYSTEM)
-        system = "\n\n".join(part for part in (self._chat.system, own, described) if part)
+        system, others = split_system(opening, before=self._chat.system, after=described)
         if system and self._system_fault is not None:
             raise BadVersionFolder(
                 f"the dialogue needs a system turn, but {self._system_fault.detail}", hint=self._system_fault.hint
             )
-        others = [message for message in opening if message.role is not Role.SYSTEM]
         turns = [*_system(system), *chat_turns(others, tool_role=self._has_tools)]
         schemas = tools_as_json(tools) if self._has_tools else []
         return self._tokenizer.encode_turns(turns, tools=schemas, options=self._chat.template)
@@ -108,6 +107,10 @@ class TemplateFormat:
         """Returns the message with its calls."""
         text = self._tokenizer.decode(tokens)
         return ModelMessage(text=text, calls=read_calls(text), finished=finished, tokens=len(tokens))
+
+    def write(self, text: str, calls: Sequence[ToolCall]) -> str:
+        """Returns the message with its calls between marks."""
+        return write_calls(text, calls)
 
     def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
         """Returns a demonstrated message as the model writes it."""

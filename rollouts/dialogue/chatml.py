@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rollouts.dialogue.chat_turns import chat_turns, describe_tools, split_system
 from rollouts.dialogue.interface import ChatTokenizer
-from rollouts.dialogue.tool_calls import chat_turns, demonstrated_call, describe_tools, read_calls
-from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool
+from rollouts.environments.dialogue import GivenMessage, ModelMessage, Role, Tool, ToolCall
+from rollouts.environments.tool_calls import demonstrated_call, read_calls, write_calls
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 
@@ -57,10 +58,8 @@ class ChatmlFormat:
 
     def open(self, opening: Sequence[GivenMessage], tools: Sequence[Tool]) -> list[int]:
         """Returns the prompt's tokens; the system turn has the recipe's text, the episode's own, and the tools."""
-        own = "\n\n".join(message.text for message in opening if message.role is Role.SYSTEM)
-        parts = [self._system, own, describe_tools(tools) if tools else ""]
-        system = "\n\n".join(part for part in parts if part)
-        others = [message for message in opening if message.role is not Role.SYSTEM]
+        described = describe_tools(tools) if tools else ""
+        system, others = split_system(opening, before=self._system, after=described)
         turns = [*([GivenMessage(role=Role.SYSTEM, text=system)] if system else []), *others]
         return [*self._turns(turns), *self._frame("assistant\n")]
 
@@ -72,6 +71,10 @@ class ChatmlFormat:
         """Returns the message with its Hermes calls."""
         text = self._tokenizer.decode(tokens)
         return ModelMessage(text=text, calls=read_calls(text), finished=finished, tokens=len(tokens))
+
+    def write(self, text: str, calls: Sequence[ToolCall]) -> str:
+        """Returns the message with its calls between marks."""
+        return write_calls(text, calls)
 
     def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
         """Returns a demonstrated message as the model writes it."""

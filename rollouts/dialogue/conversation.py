@@ -1,23 +1,23 @@
-"""State of one dialogue in tokens: the same rules for the node that plays it and the verifiers that replay it.
+"""State of one dialogue in tokens, by the same rules for the playing node and the verifiers.
 
 A dialogue is over after a message
 - that the model did not end itself, because the turn had no room for further tokens;
 - after which the environment says so, or replies nothing;
 - that is the last one of the allowed turns;
-- after which no token can be drawn: the reply fills the context, or all new tokens are used.
+- whose reply has at least as many tokens as the model may still draw, by the context or by the limit of new tokens.
 All these limits are counted in turns and tokens, so every machine gets the same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rollouts.dialogue.formats import DialogueFormat
 from rollouts.engines.interface import FinishReason
-from rollouts.environments.dialogue import Episode, GivenMessage
+from rollouts.environments.dialogue import Episode, GivenMessage, Reply
 from rollouts.environments.interface import Score
 from rollouts.errors import BadVersionFolder
 from rollouts.turns import Turn
@@ -43,6 +43,51 @@ class DialogueLimits:
     new_tokens: int
     reply_tokens: int
     context: int
+
+
+Encoded = tuple[Sequence[GivenMessage], Sequence[int]]
+"""Messages with their tokens."""
+
+
+def messages_to_give(
+    reply: Reply,
+    *,
+    finished: bool,
+    is_last_turn: bool,
+    room: int,
+    reply_tokens: int,
+    encode: Callable[[Sequence[GivenMessage]], Sequence[int]],
+) -> Encoded:
+    """Returns the messages that the model reads before its next one; none if the dialogue is over.
+
+    A reply that is too long, or that can't be encoded, becomes an error text: the model's messages influence replies,
+    so neither may be an error of the machine.
+
+    Args:
+        reply: The environment's reply.
+        finished: Whether the model ended its message itself.
+        is_last_turn: Whether the message was the last one of the allowed turns.
+        room: Maximum number of tokens that the model may still draw.
+        reply_tokens: Maximum number of tokens of a reply.
+        encode: Returns the tokens of messages; may raise `BadVersionFolder`.
+    """
+    if not finished or reply.done or not reply.messages or is_last_turn:
+        return (), ()
+    messages, error = reply.messages, ""
+    tokens: Sequence[int] = ()
+    try:
+        tokens = encode(messages)
+        if len(tokens) > reply_tokens:
+            error = TOO_LONG
+    except BadVersionFolder:
+        error = NOT_ENCODABLE
+    if error:
+        messages = [replace(message, text=error) for message in messages]
+        try:
+            tokens = encode(messages)
+        except BadVersionFolder:
+            return (), ()
+    return (messages, tokens) if len(tokens) <= min(reply_tokens, room - 1) else ((), ())
 
 
 class Conversation:
@@ -113,37 +158,18 @@ class Conversation:
         self.drawn += drawn
         text = drawn[:-1] if finished else drawn
         reply = self._episode.reply(self._format.read(text, self._episode.tools, finished=finished))
-        given: list[int] = []
-        if finished and not reply.done and reply.messages and len(self.turns) + 1 < self._limits.turns:
-            given = self._given(reply.messages)
+        _, given = messages_to_give(
+            reply,
+            finished=finished,
+            is_last_turn=len(self.turns) + 1 >= self._limits.turns,
+            room=self.room,
+            reply_tokens=self._limits.reply_tokens,
+            encode=self._format.give,
+        )
         self.limited = reply.limited
-        left = self.room - len(given)
-        if (
-            not given
-            or len(given) > self._limits.reply_tokens
-            or left < 1
-            or self._limits.new_tokens <= len(self.drawn)
-        ):
-            self.over, given = True, []
+        self.over = not given
         self.tokens += given
         self.turns.append(Turn(len(drawn), np.array(given, np.int32)))
-
-    def _given(self, messages: Sequence[GivenMessage]) -> list[int]:
-        """Returns the tokens of a reply, or of an error text in its place; none if neither can be given.
-
-        The model's messages influence replies, so a reply that can't be encoded must not be an error of the machine.
-        """
-        text = TOO_LONG
-        try:
-            given = self._format.give(messages)
-            if len(given) <= self._limits.reply_tokens:
-                return given
-        except BadVersionFolder:
-            text = NOT_ENCODABLE
-        try:
-            return self._format.give([replace(message, text=text) for message in messages])
-        except BadVersionFolder:
-            return []
 
     def fault_of(self, drawn: Sequence[int]) -> str:
         """Returns why these tokens can't be the next turn; empty if they can."""

@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from rollouts.dialogue.chat_template import TemplateFormat
 from rollouts.dialogue.chatml import ChatmlFormat
 from rollouts.dialogue.interface import ChatTokenizer, DialogueFormat, DialogueTokenizer, FormatName
-from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool
-from rollouts.environments.tools import plain_calls
+from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool, ToolCall
+from rollouts.environments.tool_calls import read_plain_call, write_plain_call
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 
@@ -43,7 +43,11 @@ class PlainFormat:
     def read(self, tokens: Sequence[int], tools: Sequence[Tool], *, finished: bool) -> ModelMessage:
         """Returns the message; it has one call or none."""
         text = self._tokenizer.decode(tokens)
-        return ModelMessage(text=text, calls=plain_calls(text, tools), finished=finished, tokens=len(tokens))
+        return ModelMessage(text=text, calls=read_plain_call(text, tools), finished=finished, tokens=len(tokens))
+
+    def write(self, text: str, calls: Sequence[ToolCall]) -> str:
+        """Returns the text, or the only call."""
+        return write_plain_call(text, calls)
 
     def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:  # noqa: ARG002 - of the interface
         """Returns the text: demonstrations have this format."""

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
-from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool
+from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool, ToolCall
 
 
 class FormatName(StrEnum):
@@ -88,6 +88,13 @@ class DialogueFormat(Protocol):
 
     def read(self, tokens: Sequence[int], tools: Sequence[Tool], *, finished: bool) -> ModelMessage:
         """Returns the message of drawn tokens without the end token."""
+
+    def write(self, text: str, calls: Sequence[ToolCall]) -> str:
+        """Returns the text of a message with calls, in which `read` finds the calls.
+
+        Raises:
+            ValueError: The format can't express the calls.
+        """
 
     def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
         """Returns a demonstrated message as the model writes it: a call of the form `name(argument)` becomes a call."""

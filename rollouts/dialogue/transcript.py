@@ -34,5 +34,5 @@ def transcript(drawn: Sequence[int], turns: Sequence[Turn], tokenizer: DialogueT
 
 
 def marked(mark: str, text: str) -> str:
-    """Returns a message after its mark, with further lines indented, whatever line breaks of Unicode it has."""
+    """Returns a message after its mark, with further lines indented; all line breaks of Unicode count."""
     return mark + "\n  ".join(text.splitlines() or [""])

@@ -40,7 +40,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EarlierTurns:
-    """What an engine needs to know about the earlier turns of a dialogue.
+    """Facts about the earlier turns of a dialogue, which an engine needs to continue it.
 
     The intervals of proofs run across turns. So the states of the last, incomplete interval are proved together with
     the next turn's states.
@@ -283,7 +283,7 @@ class SessionEngine(Engine, Protocol):
 
     @property
     def usage(self) -> BatchUsage:
-        """How full the batch was since the engine was opened."""
+        """Use of the batch since the engine was opened."""
 
     def open(self, *, with_proofs: bool = True) -> Session:
         """Opens a session on the loaded version; the engine has at most one.

@@ -7,7 +7,6 @@ so that an episode which shares state with another one, or answers differently o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -17,7 +16,8 @@ from pydantic import JsonValue
 from rollouts.environments.dialogue import ModelMessage, Tool, ToolCall
 from rollouts.environments.interface import Prompt
 from rollouts.environments.rewards import is_undecided
-from rollouts.environments.tools import MOST_CALLS, plain_calls
+from rollouts.environments.tool_calls import read_plain_call, write_calls
+from rollouts.environments.tools import MOST_CALLS
 from rollouts.environments.validation import CheckedEnvironment, CheckedEpisode
 
 DEMONSTRATED = "dialogue of the demonstration"
@@ -153,9 +153,9 @@ def _parameters(tool: Tool) -> list[str]:
 
 
 def _said(text: str, tools: Sequence[Tool]) -> ModelMessage:
-    return ModelMessage(text=text, calls=plain_calls(text, tools), tokens=len(text))
+    return ModelMessage(text=text, calls=read_plain_call(text, tools), tokens=len(text))
 
 
 def _calling(*calls: ToolCall) -> ModelMessage:
-    text = "".join(json.dumps({"name": call.name, "arguments": plain(call.arguments)}) for call in calls)
+    text = write_calls("", calls)
     return ModelMessage(text=text, calls=calls, tokens=len(text))

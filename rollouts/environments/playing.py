@@ -1,15 +1,14 @@
-"""Plays a dialogue from given messages of the model, for people who write or examine an environment."""
+"""Plays a dialogue from given messages of the model, for authors of environments."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import InvalidInput
-from rollouts.environments.dialogue import GivenMessage, ModelMessage, Tool, ToolCall
+from rollouts.environments.dialogue import GivenMessage, ModelMessage
 from rollouts.environments.interface import Prompt
-from rollouts.environments.tools import plain_calls
+from rollouts.environments.tool_calls import read_calls, read_plain_call
 from rollouts.environments.validation import CheckedEnvironment
 
 
@@ -45,8 +44,8 @@ def play_messages(environment: CheckedEnvironment, prompt: Prompt, texts: Sequen
     Args:
         environment: An environment with several turns.
         prompt: Its prompt.
-        texts: Messages of the model; a call has the form `name(argument)`, or is a JSON object with `name` and
-            `arguments`. If empty, the environment's demonstration.
+        texts: Messages of the model; calls have either notation of `rollouts.environments.tool_calls`. If empty, the
+            environment's demonstration.
 
     Raises:
         EnvironmentFault: The environment breaks its contract.
@@ -67,7 +66,8 @@ def play_messages(environment: CheckedEnvironment, prompt: Prompt, texts: Sequen
     for text in texts:
         if turns and turns[-1].done:
             break
-        reply = episode.reply(ModelMessage(text=text, calls=_calls(text, episode.tools), tokens=len(text)))
+        calls = read_plain_call(text, episode.tools) or read_calls(text)
+        reply = episode.reply(ModelMessage(text=text, calls=calls, tokens=len(text)))
         turns.append(PlayedTurn(message=text, replies=tuple(reply.messages), done=reply.done))
         limited = reply.limited
     score, not_played = episode.score(), len(texts) - len(turns)
@@ -79,14 +79,3 @@ def play_messages(environment: CheckedEnvironment, prompt: Prompt, texts: Sequen
         score={"task": score.task, **score.parts},
         not_played=not_played,
     )
-
-
-def _calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
-    if not text.lstrip().startswith("{"):
-        return plain_calls(text, tools)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return ()
-    name, arguments = found.get("name"), found.get("arguments")
-    return (ToolCall(name, arguments),) if isinstance(name, str) and isinstance(arguments, dict) else ()

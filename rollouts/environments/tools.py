@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ UNKNOWN_TOOL = "error: there is no such tool"
 BAD_ARGUMENTS = "error: the arguments are not a JSON object with the tool's parameters"
 TOO_MANY_CALLS = f"error: more than {MOST_CALLS} calls in one message"
 _CUT = " … (cut off)"
-_PLAIN_CALL = re.compile(r"\s*([A-Za-z0-9_-]{1,64})\((.*)\)\s*", re.DOTALL)
 
 
 class BadArgumentsError(Exception):
@@ -115,17 +113,6 @@ def cut(text: str) -> str:
     if len(content) <= MOST_BYTES:
         return content.decode()
     return content[: MOST_BYTES - len(_CUT.encode())].decode("utf-8", "ignore") + _CUT
-
-
-def plain_calls(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
-    """Returns the call in a message of the form `name(argument)`; nothing for another message."""
-    found = _PLAIN_CALL.fullmatch(text)
-    if found is None:
-        return ()
-    name, argument = found[1], found[2]
-    properties = next((tool.parameters.get("properties") for tool in tools if tool.name == name), None)
-    names = list(properties) if isinstance(properties, dict) else []
-    return (ToolCall(name, {names[0]: argument} if len(names) == 1 else None),)
 
 
 def text_argument(arguments: Mapping[str, JsonValue], name: str) -> str:

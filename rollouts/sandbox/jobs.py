@@ -57,7 +57,8 @@ class PackageJobs:
         name: Name of the package in messages.
         modules: Modules of jobs, which the first process imports.
         libraries: Packages whose site directory the sandbox shows, with all other packages in it.
-        packages: Packages and modules that the sandbox shows without the files beside them.
+        packages: Packages and modules that the sandbox shows without the files beside them; it also shows `rollouts`,
+            for `rollouts.adapters.job`.
         hint: How to install a package that is missing.
         start_within: Time-out for starting the first process, which imports the package's libraries.
     """

@@ -111,7 +111,7 @@ class _Content:
 
 def _content(kind: SandboxKind) -> _Content:
     if isinstance(kind, PackageJobs):
-        libraries, packages = _packages(kind.libraries, kind.hint), _packages(kind.packages, kind.hint)
+        libraries, packages = _packages(kind.libraries, kind.hint), _packages((*kind.packages, "rollouts"), kind.hint)
         return _Content(modules=("inside.probe", *kind.modules), libraries=libraries, packages=packages, steady=True)
     return _Content(
         modules=_MODULES[kind],

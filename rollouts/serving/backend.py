@@ -33,7 +33,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What the engine is asked for.
+    """Requests of one client's request to the engine.
 
     Args:
         requests: One request for each choice.

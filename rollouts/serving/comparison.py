@@ -7,14 +7,14 @@ import json
 from protocol.openai.bodies import parse_body
 from protocol.wire.answers import AnswerRecord
 from protocol.wire.served import RequestKind
-from rollouts.request_encoding import ModelFolder, encode, room
+from rollouts.engines.request_encoding import ModelFolder, encode, room
 from rollouts.serving.record import recorded_sampling
 
 
 def request_differences(
     content: bytes, record: AnswerRecord, version: ModelFolder, *, most_new_tokens: int | None = None
 ) -> list[str]:
-    """Compares an answer with the request that the client sent; returns what the request did not ask for.
+    """Returns the differences between an answer and the request that the client sent.
 
     Args:
         content: The request's body.

@@ -1,4 +1,4 @@
-"""Bounds on what clients can make the service do."""
+"""Limits of the service for its clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.http.serving.connections import ConnectionLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """Limits of the service.
+    """Limits of requests and connections.
 
     Args:
         answers: Maximum number of answers in the engine or waiting for it; further requests get a 429.

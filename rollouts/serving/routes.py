@@ -24,8 +24,8 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import token_hex
 from protocol.runtime.threads import run_in_thread
 from rollouts.engines.interface import Completion
+from rollouts.engines.request_encoding import encode, room, sample_requests
 from rollouts.models.tokenizer import LONG_TEXT
-from rollouts.request_encoding import encode, room, sample_requests
 from rollouts.serving.access import needs
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.event_stream import EventStream
@@ -222,7 +222,7 @@ async def get_health(request: Request) -> JSONResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What a request asks for, before its prompts are encoded.
+    """A valid request whose prompts are not encoded yet.
 
     Args:
         body: The sampling options.

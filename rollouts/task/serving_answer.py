@@ -23,12 +23,12 @@ from protocol.wire.serving import (
     AssignedRequest,
 )
 from rollouts.engines.interface import Completion, DrawnToken, SampleRequest
+from rollouts.engines.request_encoding import encode, room, sample_requests
 from rollouts.environments import load_environment
 from rollouts.errors import EngineFailed
 from rollouts.models.tokenizer import FolderTokenizer, TextStream
 from rollouts.precision import Arithmetic
 from rollouts.recipe import Recipe
-from rollouts.request_encoding import encode, room, sample_requests
 from rollouts.serving.backend import Backend, Work
 from rollouts.serving.generation import Generation, News
 from rollouts.serving.record import record_of
@@ -112,7 +112,7 @@ def gateway_of(recipe: Recipe) -> Address:
 
 @dataclass(slots=True)
 class _Choice:
-    """A choice of an answer in progress: its whole text, and what no part has yet."""
+    """A choice of an answer in progress: its whole text, and the content that no part has yet."""
 
     stream: TextStream
     text: str = ""

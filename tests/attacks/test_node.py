@@ -24,7 +24,7 @@ from rollouts.files.schema import read_rollouts
 from rollouts.precision import Dtype
 from rollouts.task.bridge import Bridge
 from rollouts.task.policies import PolicyStore
-from rollouts.verify import verify_file
+from rollouts.verify.files import verify_file
 from tests.kit.rollout_task import BEACON, DOMAIN, TASK, Surroundings, around, until
 from worker.delivery.queue.item import QueueItem
 from worker.delivery.work_signing import LEASED_WORK, LeasedWork

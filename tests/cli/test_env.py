@@ -74,7 +74,7 @@ def test_a_dialogue_is_shown_and_played() -> None:
     played = run_muster("env", "play", "lookup", "3", called, "get(1)", "28", "--json").json()
     assert [[given["text"] for given in turn["replies"]] for turn in played["turns"]] == [["=2;"], ["=?;"], []]
     assert played["score"]["task"] == 0.0
-    assert "=2;" in run_muster("env", "play", "lookup", "3", called).out
+    assert "=2;" in run_muster("env", "play", "lookup", "3", f"<tool_call>{called}</tool_call>").out
 
 
 def test_messages_after_a_tools_limit_are_not_played() -> None:

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import address
+from rollouts.authoring.recipe_proposal import check_recipe
 from rollouts.dialogue.formats import FormatName
 from rollouts.environments import load_environment
 from rollouts.errors import BadVersionFolder
@@ -21,7 +22,6 @@ from rollouts.models.chat import ChatFormat
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.recipe import DialogueChoice, EnvironmentChoice, eligible_prompts, read_recipe
-from rollouts.recipe_proposal import check_recipe
 from tests.kit.devnet import run_muster
 from tests.kit.tiny_model import CONTEXT, rewrite_json, tiny_folder
 from trainer.policy.base_model import open_base

@@ -293,7 +293,7 @@ def test_a_decompression_bomb_is_confined_to_the_sandbox(
 ) -> None:
     for module in (report, samples):
         monkeypatch.setattr(module, "READ_LIMITS", ReadLimits(decoded_bytes=64 << 20))
-    monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 512 << 20)
+    monkeypatch.setattr("rollouts.sandbox.decoder._LIBRARIES", 512 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidInput, match="no rollout file: two decoders were tried"):
         samples.show_samples(bomb, model=None, ids=True, group=None, limit=1, as_json=False)

@@ -24,8 +24,10 @@ from fastapi.responses import JSONResponse
 
 from cli.keys import _LIGHT_SCRYPT_N
 from cli.worker import init as command
+from cli.worker import setup_plan
 from cli.worker.daemon import UNIT
 from cli.worker.setup_files import unit_text, write_unit
+from cli.worker.setup_plan import APPROVE_GAS, REGISTER_GAS, STAKE_GAS
 from discovery.app import build_discovery
 from ledger.amounts import UNIT as MUST
 from ledger.artifacts import Contract, artifact
@@ -199,8 +201,8 @@ async def test_a_fresh_machine_is_set_up_in_two_runs_that_each_tell_the_next_ste
     assert "registered the node with capacity 1: transaction 0x" in said
     assert f"ok pool pool {POOL} accepts nodes" in said  # the doctor's words
     assert "next: muster worker run" in said
-    estimates = (("allowed", command.APPROVE_GAS), ("staked", command.STAKE_GAS), ("registered", command.REGISTER_GAS))
-    for name, most in estimates:
+    estimates = {"allowed": APPROVE_GAS, "staked": STAKE_GAS, "registered": REGISTER_GAS}
+    for name, most in estimates.items():
         assert most / 2 < gas[name] < most, gas
     after = contributor.files()
     assert {name: after[name] for name in before} == before
@@ -462,7 +464,7 @@ async def test_plain_http_opens_only_the_pools_private_addresses_to_tasks(
     async def resolved(host: str, port: int) -> list[str]:
         return addresses
 
-    contributor.monkeypatch.setattr(command, "addresses_of", resolved)
+    contributor.monkeypatch.setattr(setup_plan, "addresses_of", resolved)
     contributor.monkeypatch.setattr(
         command, "write_keystore", functools.partial(write_keystore, scrypt_n=_LIGHT_SCRYPT_N)
     )

@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI, OpenAIError
 
 from rollouts.checks import CheckOutcome
-from rollouts.verify_answer import Answer, verify_answer
+from rollouts.verify.answers import Answer, verify_answer
 from tests.kit.devnet import Devnet, start_devnet, stop_devnet, wait_until
 
 PATIENCE = 240.0

@@ -31,9 +31,9 @@ from protocol.wire.answers import AnswerRecord
 from protocol.wire.serving import AnswerPart, AnswerTokens, AssignedRequest, VerificationResult
 from protocol.wire.serving import Verification as Task
 from rollouts.errors import BadVersionFolder
-from rollouts.gateway_verifier import Computation, GatewayVerifier, Judge
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.verify_answer import digest_of
+from rollouts.verify.answers import digest_of
+from rollouts.verify.gateway import Computation, GatewayVerifier, Judge
 from tests.kit.gateway import RUN, GatewayTask, GatewayUnderTest, build, eventually, running_gateway
 from tests.kit.http_server import served
 from tests.kit.serving import NAME, ServedModel, chat_folder, served_model

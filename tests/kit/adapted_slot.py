@@ -29,7 +29,7 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import DialogueChoice, EnvironmentChoice, PromptRange, Recipe, SamplingChoice
-from rollouts.verify import Verification, verify_file
+from rollouts.verify.files import Verification, verify_file
 from tests.kit.memorised_model import memorise
 from tests.kit.rollout_files import PARTS, as_version, facts_of
 from tests.kit.tiny_model import VOCABULARY, tiny_folder

@@ -15,12 +15,12 @@ from protocol.openai.bodies import parse_body
 from protocol.wire.served import RequestKind, ServedList, ServedRequest, SignedServedList, answer_digest
 from rollouts.checks import CheckedVersion, SlotFacts, open_version
 from rollouts.checks.served_rows import served_new_tokens
+from rollouts.engines.request_encoding import encode, sample_requests
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.files.synthetic_files import unrewarded_sample
 from rollouts.precision import Dtype
 from rollouts.recipe import serving_recipe, write_recipe
-from rollouts.request_encoding import encode, sample_requests
 from tests.kit.rollout_files import CHAIN, facts_of, header_of
 from tests.kit.serving import chat_folder
 

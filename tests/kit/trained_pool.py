@@ -41,7 +41,7 @@ from rollouts.files.schema import write_rollouts
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.sandbox import Sandboxes
-from rollouts.sandboxed_decoder import Decoder
+from rollouts.sandbox.decoder import Decoder
 from tests.kit.memory_run_ledger import RUN, RunUnderTest
 from tests.kit.tiny_model import END, VOCABULARY, tiny_folder
 from tests.kit.verdicts import verdict_on

@@ -129,6 +129,7 @@ ENDLESS = {
     "turns": ({"turns": 3}, None, 3),
     "tokens that the endpoint counts": ({"new_tokens": 50}, {"completion_tokens": 20}, 3),
     "tokens that are counted here": ({"new_tokens": 30}, None, 2),
+    "a reply as long as the rest of the tokens": ({"new_tokens": 21}, {"completion_tokens": 20}, 1),
     "long replies": ({"reply_tokens": 2}, None, 1),
 }
 

@@ -22,7 +22,7 @@ from protocol.runtime.threads import run_in_thread
 from rollouts.environments.mixture import parts_of
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.sandbox import Sandboxes, SandboxSettings
-from rollouts.sandboxed_decoder import Decoder
+from rollouts.sandbox.decoder import Decoder
 from trainer.distributed.ranks import RankInfo, device_of
 from trainer.errors import BadSettings
 from trainer.policy.base_model import PolicyBase, open_base

@@ -10,7 +10,7 @@ from pathlib import Path
 from protocol.errors import Conflict
 from protocol.identifiers import Digest
 from protocol.runtime.logs import get_logger
-from rollouts.sandboxed_decoder import Decoder
+from rollouts.sandbox.decoder import Decoder
 from trainer.errors import TrainingDiverged
 from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.gathering.batches import SeenFile, after_batch, groups_at

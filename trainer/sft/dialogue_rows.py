@@ -241,7 +241,7 @@ class DialogueEncoder:
         """
         parts: list[tuple[Sequence[int], bool]] = []
         for turn in row.turns:
-            drawn = self._tokenizer.encode_answer(message_text(self._name, turn))
+            drawn = self._tokenizer.encode_answer(self._written(turn))
             read = self._format.read(drawn, row.tools, finished=True)
             if read.calls != turn.calls:
                 raise BadDialogueError(
@@ -256,25 +256,11 @@ class DialogueEncoder:
             raise BadDialogueError("the prompt has no tokens")
         return dialogue_example(prompt, parts)
 
-
-def message_text(name: FormatName, turn: SpokenTurn) -> str:
-    """Returns the text of a message of the assistant with its calls, as the model has to write it.
-
-    Raises:
-        BadDialogueError: The format can't express the calls.
-    """
-    if not turn.calls:
-        return turn.text
-    if name is not FormatName.PLAIN:
-        written = [{"name": one.name, "arguments": one.arguments} for one in turn.calls]
-        calls = [f"<tool_call>\n{json.dumps(one, ensure_ascii=False)}\n</tool_call>" for one in written]
-        return "\n".join([*([turn.text] if turn.text else []), *calls])
-    values = list((turn.calls[0].arguments or {}).values())
-    if turn.text.strip() or len(turn.calls) > 1 or len(values) != 1 or not isinstance(values[0], str):
-        raise BadDialogueError(
-            "in the format plain, a message is either a text, or one call whose only argument is a text"
-        )
-    return f"{turn.calls[0].name}({values[0]})"
+    def _written(self, turn: SpokenTurn) -> str:
+        try:
+            return self._format.write(turn.text, turn.calls)
+        except ValueError as error:
+            raise BadDialogueError(str(error)) from error
 
 
 def _shown(calls: Sequence[ToolCall]) -> str:

@@ -24,7 +24,7 @@ from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recompute.errors import ClassFailed
 from rollouts.recompute.interface import Recomputer
 from rollouts.recompute.torch_recomputer import TorchRecomputer
-from rollouts.verify import limits_of
+from rollouts.verify.files import limits_of
 from validator.audit.draw import draw_rows
 from validator.domain.submissions import WorkFacts
 from validator.examination.channel import Order

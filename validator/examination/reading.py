@@ -14,7 +14,7 @@ from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import RolloutFile
 from rollouts.files.self_test_file import TRIAL_LIMITS, trial_file
 from rollouts.sandbox import Sandboxes
-from rollouts.sandboxed_decoder import BEYOND_LIMITS, LIMIT_OF, Decoder, no_memory
+from rollouts.sandbox.decoder import BEYOND_LIMITS, LIMIT_OF, Decoder, no_memory
 from validator.examination.interface import HashedFile, NotJudged
 
 _SETTINGS = {

@@ -13,7 +13,7 @@ from cli.devnet.attacks.toolkit import AttackToolkit, DialogueChange, DrawTurns
 from protocol.wire.slots import SlotGrant
 from rollouts.dialogue.formats import DialogueFormat
 from rollouts.engines.interface import Completion, EarlierTurns, SampleRequest
-from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Reply, Role, Tool
+from rollouts.environments.dialogue import Episode, GivenMessage, ModelMessage, Reply, Role, Tool, ToolCall
 from rollouts.environments.interface import Prompt, Score
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.sampling.parameters import SamplingParameters
@@ -175,6 +175,10 @@ class ControlTokens:
     def read(self, tokens: Sequence[int], tools: Sequence[Tool], *, finished: bool) -> ModelMessage:
         """Returns the honest message."""
         return self.inner.read(tokens, tools, finished=finished)
+
+    def write(self, text: str, calls: Sequence[ToolCall]) -> str:
+        """Returns the honest text."""
+        return self.inner.write(text, calls)
 
     def demonstrated(self, text: str, tools: Sequence[Tool]) -> str:
         """Returns the honest message."""

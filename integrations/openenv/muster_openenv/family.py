@@ -14,32 +14,17 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator
 
+from rollouts.adapters.environment import AdaptedEnvironment, JobAnswer
 from rollouts.environments.code_digest import code_digest
-from rollouts.environments.dialogue import (
-    DialogueEnvironment,
-    GivenMessage,
-    ModelMessage,
-    Reply,
-    Role,
-    Tool,
-    score_of_one,
-)
+from rollouts.environments.dialogue import GivenMessage, ModelMessage, Reply, Role, Tool
 from rollouts.environments.errors import BadOptions, EnvironmentFault, UnknownEnvironment
 from rollouts.environments.factory import Family, Options, SandboxSource
 from rollouts.environments.indices import check_index
 from rollouts.environments.interface import Environment, Prompt, Rewards, Score
 from rollouts.environments.tools import cut
-from rollouts.sandbox import (
-    Job,
-    JobLimits,
-    JobOutcome,
-    PackageJobs,
-    Preparation,
-    PreparationFailed,
-    SandboxUnavailable,
-)
+from rollouts.sandbox import JobLimits, PackageJobs, SandboxUnavailable
 
 LIMITS = JobLimits(cpu=timedelta(seconds=10), wall=timedelta(seconds=60), memory_bytes=3 << 30, output_bytes=1 << 20)
 """Limits of one job, which repeats all steps of a dialogue."""
@@ -52,7 +37,7 @@ _ClassPath = Annotated[str, Field(pattern=_CLASS)]
 
 
 class Total(StrEnum):
-    """How the rewards of the steps become one."""
+    """Rule by which the rewards of the steps become one."""
 
     SUM = "sum"
     LAST = "last"
@@ -90,16 +75,14 @@ class OpenEnvOptions(Options):
         return configs
 
 
-class _Played(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
+class _Played(JobAnswer):
     text: str
     rewards: list[float]
     bad: int
     done: bool
 
 
-class OpenEnv:
+class OpenEnv(AdaptedEnvironment):
     """The `openenv` environment; see the module docstring.
 
     Raises:
@@ -110,9 +93,7 @@ class OpenEnv:
     name = "openenv"
 
     def __init__(self, version: str, options: OpenEnvOptions, sandboxes: SandboxSource) -> None:
-        self.version = version
         self._options = options
-        self._sandboxes = sandboxes
         package = options.environment.partition(":")[0].partition(".")[0]
         found = code_digest(package)
         if found != options.code:
@@ -123,7 +104,7 @@ class OpenEnv:
             )
         if options.action.partition(":")[0].partition(".")[0] != package:
             raise BadOptions("environment openenv: environment and action must be in one package")
-        self._kind = PackageJobs(
+        jobs = PackageJobs(
             name="muster-openenv",
             modules=(_MODULE,),
             libraries=("openenv", "pydantic", "numpy", "time_machine"),
@@ -138,14 +119,8 @@ class OpenEnv:
             "configs": [*options.configs],
             "seeds": options.seeds,
         }
-        self._prepared = Preparation(module=_MODULE, payload=payload, memory_bytes=2 << 30)
-        try:
-            self.played(0, [])
-        except PreparationFailed as error:
-            raise BadOptions(
-                f"environment openenv: {options.environment} can't be used: {error.detail}",
-                hint=error.hint or "docs/openenv.md lists what is refused, and why",
-            ) from error
+        super().__init__(version, sandboxes, jobs=jobs, payload=payload)
+        self.try_out(lambda: self.played(0, []), subject=options.environment)
 
     def size(self) -> int | None:
         """Returns the number of configurations times the number of seeds."""
@@ -168,19 +143,6 @@ class OpenEnv:
         """Begins a dialogue."""
         return OpenEnvEpisode(self, prompt, self._options)
 
-    def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Returns the score of one step."""
-        environment: DialogueEnvironment = self
-        return score_of_one(environment, prompt, completion, finished=finished)
-
-    def demonstration(self, prompt: Prompt) -> str | None:  # noqa: ARG002 - the interface's
-        """Returns None: environments have no demonstrations."""
-        return None
-
-    def demonstration_turns(self, prompt: Prompt) -> Sequence[str] | None:  # noqa: ARG002 - the interface's
-        """Returns None."""
-        return None
-
     def played(self, index: int, messages: Sequence[str]) -> _Played | None:
         """Repeats the steps of a prompt; returns None if a limit of time or memory ended the job.
 
@@ -193,8 +155,7 @@ class OpenEnv:
             "seed": seed,
             "messages": [*messages],
         }
-        job = Job(module=_MODULE, payload=payload, limits=LIMITS, needs=self._prepared)
-        outcome: JobOutcome = self._sandboxes().run(self._kind, job)
+        outcome = self.run(payload, limits=LIMITS)
         try:
             return _Played.model_validate_json(outcome.answer) if outcome.succeeded else None
         except ValidationError as error:
@@ -223,8 +184,7 @@ class OpenEnvEpisode:
         if self._played is None:
             self._undecided = True
             return Reply(done=True, limited=True)
-        text = cut(self._played.text.encode("utf-8", "replace").decode())
-        return Reply(messages=[GivenMessage(role=Role.USER, text=text)], done=self._played.done)
+        return Reply(messages=[GivenMessage(role=Role.USER, text=cut(self._played.text))], done=self._played.done)
 
     def score(self) -> Score:
         """Returns the total of the rewards, divided by `full`; 0 with `undecided` if a limit ended a step."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import math
-import re
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -21,23 +19,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-_ANSWER = 3
-_OUT_OF_MEMORY = 77
-"""Exit code that a sandbox understands as running out of memory."""
-_DECIMALS = 6
-_LONGEST_ERROR = 500
-_LONGEST_REPLY = 64 * 1024
-"""Maximum characters of a text; the caller cuts replies to fewer bytes."""
-_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
-"""Addresses of objects in error messages, which differ from process to process."""
+from rollouts.adapters.job import LONGEST_REPLY, NotReproducibleError, answer, error_reply, figure
+
 _HIDDEN = ("done", "reward", "metadata")
 """Fields of observations that are shown only if the options name them."""
 BAD_ACTION = "error: the message is not an action of this environment"
 _SERVERS = ("gradio_theme", "gradio_ui", "http_server", "mcp_environment", "web_interface")
-
-
-class NotReproducibleError(Exception):
-    """The environment can't be used, because results could differ from machine to machine."""
 
 
 class _StandIn(types.ModuleType):
@@ -93,13 +80,7 @@ def prepare(payload: dict[str, Any]) -> object:
 
 def run(payload: dict[str, Any], prepared: _Prepared) -> int:
     """Does one job; writes one JSON object to descriptor 3."""
-    try:
-        found = _played(payload, prepared)
-    except MemoryError:
-        return _OUT_OF_MEMORY
-    with open(_ANSWER, "w", encoding="utf-8") as answer:
-        json.dump(found, answer)
-    return 0
+    return answer(lambda: _played(payload, prepared))
 
 
 def _played(payload: Mapping[str, Any], prepared: _Prepared) -> dict[str, object]:
@@ -119,15 +100,13 @@ def _played(payload: Mapping[str, Any], prepared: _Prepared) -> dict[str, object
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a server replies with the exception, and the dialogue goes on
-            reason = _ADDRESS.sub("0x", str(error))[:_LONGEST_ERROR]
-            text = f"error: {type(error).__name__}: {reason}"
+            text = error_reply(error)
             bad += 1
             continue
-        reward = float(observation.reward or 0.0)
-        rewards.append(round(reward, _DECIMALS) if math.isfinite(reward) else 0.0)
+        rewards.append(figure(float(observation.reward or 0.0)))
         text = _text(observation, prepared.show)
         done = bool(observation.done)
-    return {"text": text[:_LONGEST_REPLY], "rewards": rewards, "bad": bad, "done": done}
+    return {"text": text[:LONGEST_REPLY], "rewards": rewards, "bad": bad, "done": done}
 
 
 def _action(message: str, prepared: _Prepared) -> object | None:

@@ -7,30 +7,23 @@ limits of time and memory.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from muster_verifiers.tasks_file import TasksFile, opening_of
+from rollouts.adapters.environment import AdaptedEnvironment, JobAnswer
 from rollouts.environments.datasets import FileOptions
-from rollouts.environments.dialogue import (
-    DialogueEnvironment,
-    GivenMessage,
-    ModelMessage,
-    Reply,
-    Role,
-    Tool,
-    ToolCall,
-    score_of_one,
-)
-from rollouts.environments.errors import BadOptions, EnvironmentFault, UnknownEnvironment
+from rollouts.environments.dialogue import GivenMessage, ModelMessage, Reply, Role, Tool, ToolCall
+from rollouts.environments.errors import EnvironmentFault, UnknownEnvironment
 from rollouts.environments.factory import Family, SandboxSource
 from rollouts.environments.interface import Environment, Prompt, Rewards, Score
+from rollouts.environments.tool_calls import text_before_calls
 from rollouts.environments.tools import BAD_ARGUMENTS, MOST_CALLS, TOO_MANY_CALLS, UNKNOWN_TOOL, cut
-from rollouts.sandbox import Job, JobLimits, JobOutcome, PackageJobs, Preparation, PreparationFailed
+from rollouts.sandbox import JobLimits, JobOutcome, PackageJobs
 
 LIMITS = JobLimits(cpu=timedelta(seconds=10), wall=timedelta(seconds=60), memory_bytes=3 << 30, output_bytes=1 << 20)
 """Limits of one job, which calls all tools of a dialogue again."""
@@ -46,33 +39,29 @@ class VerifiersOptions(FileOptions):
     """Sum of weighted rewards that counts as solved. The reward is the sum divided by it, limited to 0 to 1."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class _ToolModel(_Strict):
+class _ToolModel(JobAnswer):
     name: str
     description: str
     parameters: dict[str, JsonValue]
 
 
-class _Described(_Strict):
+class _Described(JobAnswer):
     tools: list[_ToolModel]
 
 
-class _Replied(_Strict):
+class _Replied(JobAnswer):
     replies: list[str | None]
     over: bool
 
 
-class _Scored(_Strict):
+class _Scored(JobAnswer):
     rewards: dict[str, float]
     metrics: dict[str, float]
     total: float
     failed: float
 
 
-class Verifiers:
+class Verifiers(AdaptedEnvironment):
     """The `verifiers` environment; see the module docstring.
 
     Raises:
@@ -84,12 +73,10 @@ class Verifiers:
     name = "verifiers"
 
     def __init__(self, version: str, options: VerifiersOptions, sandboxes: SandboxSource) -> None:
-        self.version = version
         self._options = options
-        self._sandboxes = sandboxes
         self._file = TasksFile(options)
         header = self._file.header
-        self._kind = PackageJobs(
+        jobs = PackageJobs(
             name="muster-verifiers",
             modules=(_MODULE,),
             libraries=("verifiers", "mcp", "openai", "pydantic", "numpy", "time_machine"),
@@ -101,14 +88,10 @@ class Verifiers:
             "config": header.config,
             "task_config": header.task_config,
         }
-        self._taskset = Preparation(module=_MODULE, payload=payload, memory_bytes=2 << 30)
+        super().__init__(version, sandboxes, jobs=jobs, payload=payload)
+        outcome = self.try_out(lambda: self.run({}, limits=LIMITS), subject=f"the taskset {header.taskset}")
         try:
-            described = _Described.model_validate_json(self.run({}).answer)
-        except PreparationFailed as error:
-            raise BadOptions(
-                f"environment verifiers: the taskset {header.taskset} can't be used: {error.detail}",
-                hint=error.hint or "docs/verifiers.md lists what is refused, and why",
-            ) from error
+            described = _Described.model_validate_json(outcome.answer)
         except ValidationError as error:
             raise EnvironmentFault(f"environment verifiers: {header.taskset} does not describe its tools") from error
         self.tools = [
@@ -129,24 +112,6 @@ class Verifiers:
         """Begins a dialogue."""
         row = prompt.data["row"]
         return VerifiersEpisode(self, row if isinstance(row, dict) else {}, full=self._options.full)
-
-    def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Returns the score of an answer without tool calls."""
-        environment: DialogueEnvironment = self
-        return score_of_one(environment, prompt, completion, finished=finished)
-
-    def demonstration(self, prompt: Prompt) -> str | None:  # noqa: ARG002 - the interface's
-        """Returns None: tasksets have no demonstrations."""
-        return None
-
-    def demonstration_turns(self, prompt: Prompt) -> Sequence[str] | None:  # noqa: ARG002 - the interface's
-        """Returns None."""
-        return None
-
-    def run(self, payload: Mapping[str, JsonValue]) -> JobOutcome:
-        """Runs a job in the sandbox."""
-        job = Job(module=_MODULE, payload=payload, limits=LIMITS, needs=self._taskset)
-        return self._sandboxes().run(self._kind, job)
 
 
 class VerifiersEpisode:
@@ -175,7 +140,7 @@ class VerifiersEpisode:
         self._calls += len(message.calls)
         calls = [self._call(number, call) for number, call in enumerate(message.calls)]
         said: dict[str, JsonValue] = {
-            "text": message.text,
+            "text": (text_before_calls(message.text) or None) if calls else message.text,
             "finished": message.finished,
             "tokens": message.tokens,
             "calls": [*calls],
@@ -188,7 +153,7 @@ class VerifiersEpisode:
             return Reply(done=True, limited=found is None)
         for call, text in zip(calls, found.replies, strict=True):
             if call["reply"] is None:
-                call["reply"] = BAD_ARGUMENTS if text is None else cut(_encodable(text))
+                call["reply"] = BAD_ARGUMENTS if text is None else cut(text)
         said["calls"] = [*calls]
         return Reply(
             messages=[
@@ -238,7 +203,8 @@ class VerifiersEpisode:
 
     def _run(self, *, score: bool) -> JobOutcome | None:
         """Runs a job; returns None if it ended without a result, which leaves the dialogue undecided."""
-        outcome = self._environment.run({"row": self._row, "messages": [*self._messages], "score": score})
+        payload: dict[str, JsonValue] = {"row": self._row, "messages": [*self._messages], "score": score}
+        outcome = self._environment.run(payload, limits=LIMITS)
         if outcome.succeeded:
             return outcome
         self._undecided = True
@@ -258,11 +224,6 @@ def _is_deep(value: JsonValue) -> bool:
         if not level:
             return False
     return True
-
-
-def _encodable(text: str) -> str:
-    """Returns a text without lone surrogates, which no tokenizer can encode."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _dependencies() -> str:

@@ -7,9 +7,9 @@ earlier calls. It ends with the reply to the last message, or with the score:
     run({"row": {…}, "messages": […], "score": true}, …)   ← {"rewards": {"lcs": 0.5}, "metrics": {}, …}
     run({}, …)                                             ← {"tools": [{"name": …, "description": …}]}
 
-A message is `{"text": "…", "finished": true, "tokens": 7, "calls": [{"name", "arguments", "run", "reply"}]}`; `run`
-says whether the call reaches a tool, and `reply` is the text that the model has read. A reply of null means that the
-arguments don't fit the tool.
+A message is `{"text": "…", "finished": true, "tokens": 7, "calls": [{"name", "arguments", "run", "reply"}]}`; `text` is
+the part before the calls, or null; `run` says whether the call reaches a tool, and `reply` is the text that the model
+has read. A reply of null means that the arguments don't fit the tool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,19 +39,9 @@ from verifiers.v1.utils.decorators import invoke
 
 from muster_verifiers import loop
 from muster_verifiers.taskset import LoadedTaskset, TaskTool, load
+from rollouts.adapters.job import LONGEST_REPLY, answer, error_reply, figure
 
-_ANSWER = 3
-_OUT_OF_MEMORY = 77
-"""Exit code that a sandbox understands as running out of memory."""
-_DECIMALS = 6
-"""Decimals of scores; the last bits of `math.exp` and others depend on the machine's C library."""
 _MOST_FIGURES = 32
-_LONGEST_ERROR = 500
-_LONGEST_REPLY = 64 * 1024
-"""Maximum characters of a reply; the caller cuts it to fewer bytes."""
-_CALL_MARK = "<tool_call>"
-_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
-"""Addresses of objects in error messages, which differ from process to process."""
 _NOT_TEXT = "error: the tool's result is not text"
 
 
@@ -76,13 +65,7 @@ def prepare(payload: dict[str, Any]) -> object:
 
 def run(payload: dict[str, Any], prepared: _Prepared) -> int:
     """Does one job; writes one JSON object to descriptor 3."""
-    try:
-        found = _described(prepared) if not payload else loop.run(_replayed(payload, prepared))
-    except MemoryError:
-        return _OUT_OF_MEMORY
-    with open(_ANSWER, "w", encoding="utf-8") as answer:
-        json.dump(found, answer)
-    return 0
+    return answer(lambda: loop.run(_replayed(payload, prepared)) if payload else _described(prepared))
 
 
 def _described(prepared: _Prepared) -> dict[str, object]:
@@ -155,8 +138,7 @@ class _Replay:
         for each in self.pending:
             self._node(each)
         self.pending = []
-        content = _content(message["text"], calls=bool(calls))
-        self._node(AssistantMessage(content=content, tool_calls=wire or None), sampled=True)
+        self._node(AssistantMessage(content=message["text"], tool_calls=wire or None), sampled=True)
         self.trace.calls.append(
             ModelCall(
                 node=len(self.trace.nodes) - 1,
@@ -202,9 +184,9 @@ class _Replay:
             raise
         except Exception:  # noqa: BLE001 - verifiers gives no reward if a reward raises
             failed = 1.0
-        rewards = {name: _figure(each.value) for name, each in self.trace.rewards.items() if each is not None}
-        metrics = {name: _figure(each) for name, each in self.trace.metrics.items() if each is not None}
-        total = 0.0 if failed else _figure(math.fsum(rewards.values()))
+        rewards = {name: figure(each.value) for name, each in self.trace.rewards.items() if each is not None}
+        metrics = {name: figure(each) for name, each in self.trace.metrics.items() if each is not None}
+        total = 0.0 if failed else figure(math.fsum(rewards.values()))
         return {"rewards": _some(rewards), "metrics": _some(metrics), "total": total, "failed": failed}
 
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> str | None:
@@ -222,28 +204,15 @@ class _Replay:
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - an MCP server replies with the exception
-            reason = _ADDRESS.sub("0x", f"{error}")[:_LONGEST_ERROR]
-            return f"error: {type(error).__name__}: {reason}" if reason else f"error: {type(error).__name__}"
+            return error_reply(error)
         if any(part.type != "text" for part in content):
             return _NOT_TEXT
-        return "\n".join(part.text for part in content)[:_LONGEST_REPLY] if content else "[]"
+        return "\n".join(part.text for part in content)[:LONGEST_REPLY] if content else "[]"
 
     def _node(self, message: Message, *, sampled: bool = False) -> None:
         parent = len(self.trace.nodes) - 1 if self.trace.nodes else None
         tools = list(self.trace.tools) if parent is None else []
         self.trace.nodes.append(MessageNode(parent=parent, message=message, sampled=sampled, tools=tools))
-
-
-def _content(text: str, *, calls: bool) -> str | None:
-    """Returns a message's text without its calls, as chat APIs give it."""
-    if not calls:
-        return text
-    before, mark, _ = text.partition(_CALL_MARK)
-    return (before.strip() or None) if mark else None
-
-
-def _figure(value: float) -> float:
-    return round(value, _DECIMALS) if math.isfinite(value) else 0.0
 
 
 def _some(figures: Mapping[str, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Loads a taskset's classes, and refuses by name what other machines could not compute again.
+"""Loads a taskset's classes, and refuses those whose results other machines could not compute again.
 
 Everything here runs where verifiers is installed: in the sandbox, and in `muster-verifiers export`.
 """
@@ -21,6 +21,8 @@ from verifiers.v1.state import state_cls
 from verifiers.v1.utils import loaders
 from verifiers.v1.utils.decorators import discover_decorated
 
+from rollouts.adapters.job import NotReproducibleError
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OF_THE_RUN = ("setup", "finalize", "stage_verifier", "runtime_env", "score", "defer_scoring")
 """Methods of tasks that verifiers calls with a runtime, and that a taskset must not override."""
@@ -32,10 +34,6 @@ _NETWORK = frozenset(
     }
 )
 """Modules by which code reaches other machines or starts programs."""
-
-
-class NotReproducibleError(Exception):
-    """The taskset can't be used, because results could differ from machine to machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

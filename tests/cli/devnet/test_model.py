@@ -31,11 +31,11 @@ from cli.devnet.tasks import rollouts_task
 from protocol.errors import InvalidInput
 from protocol.identity.keys import Key
 from protocol.wire.nodes import RuntimeKind
+from rollouts.authoring.recipe_proposal import RecipeChoices, propose_recipe
 from rollouts.environments import load_environment
 from rollouts.errors import BadVersionFolder
 from rollouts.precision import EngineName
 from rollouts.recipe import RECIPE_FILE, read_recipe, write_recipe
-from rollouts.recipe_proposal import RecipeChoices, propose_recipe
 from tests.kit.tiny_model import rewrite_json, tiny_folder
 from trainer.presets import devnet_base
 from trainer.rates import default_learning_rate

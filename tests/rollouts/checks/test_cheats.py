@@ -22,7 +22,7 @@ from rollouts.precision import Arithmetic, Dtype
 from rollouts.recompute.torch_recomputer import TorchRecomputer
 from rollouts.sampling.replay import Gaps
 from rollouts.toploc import ProofResult
-from rollouts.verify import run_check, with_evidence
+from rollouts.verify.files import run_check, with_evidence
 from tests.kit.rollout_files import (
     RECIPE,
     changed_weights,

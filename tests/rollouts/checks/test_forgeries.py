@@ -37,7 +37,7 @@ from rollouts.models.policy import Policy
 from rollouts.precision import Dtype
 from rollouts.recompute.torch_recomputer import TorchRecomputer
 from rollouts.sandbox import SandboxUnavailable
-from rollouts.verify import run_check, with_evidence
+from rollouts.verify.files import run_check, with_evidence
 from tests.kit.rollout_files import EACH, GROUPS, LIMIT, PARTS, with_row, with_rows
 from tests.kit.tiny_model import END
 

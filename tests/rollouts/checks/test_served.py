@@ -36,7 +36,7 @@ from rollouts.models.policy import load_policy
 from rollouts.precision import Dtype
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, serving_recipe
 from rollouts.recompute.torch_recomputer import TorchRecomputer
-from rollouts.verify import run_check, verify_file, with_evidence
+from rollouts.verify.files import run_check, verify_file, with_evidence
 from tests.kit.rollout_files import as_version, facts_of, make, with_rows
 from tests.kit.served_files import (
     GATEWAY,

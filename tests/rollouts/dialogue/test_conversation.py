@@ -69,6 +69,7 @@ ENDS = {
     "an answer": ({}, [said("12")], [()]),
     "the last turn": ({"turns": 1}, [said("get(a)")], [()]),
     "no new token left": ({"new_tokens": 7}, [said("get(a)")], [()]),
+    "a reply as long as the rest of the new tokens": ({"new_tokens": 7 + 3}, [said("get(a)")], [()]),
     "a reply that fills the context": ({"context": 3 + 7 + 3}, [said("get(a)")], [()]),
     "a message that is cut off": ({"new_tokens": 5}, [[*b"get(a"]], [()]),
     "a reply that is too long, even as an error": ({"reply_tokens": 2}, [said("get(a)")], [()]),

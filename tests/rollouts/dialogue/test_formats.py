@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rollouts.dialogue.formats import FormatName, open_format
-from rollouts.dialogue.tool_calls import MOST_PARSED, read_calls
 from rollouts.environments.dialogue import GivenMessage, Role, Tool, ToolCall
+from rollouts.environments.tool_calls import MOST_PARSED, read_calls
 from rollouts.errors import BadVersionFolder
 from rollouts.models.chat import ChatFormat
 from rollouts.models.tokenizer import FolderTokenizer
@@ -239,9 +239,18 @@ def test_calls_are_read_from_any_text(text: str, expected: tuple[ToolCall, ...])
     assert read_calls(text) == expected
 
 
-def test_a_message_has_its_text_and_calls(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "calls", "text"),
+    [
+        (FormatName.CHATML, (GET,), call('{"name": "get", "arguments": {"key": "a"}}')),
+        (FormatName.CHATML, (GET, GET), "\n".join([call('{"name": "get", "arguments": {"key": "a"}}')] * 2)),
+        (FormatName.PLAIN, (GET,), "get(a)"),
+    ],
+)
+def test_a_written_message_is_read_back(name: FormatName, calls: tuple[ToolCall, ...], text: str, folder: Path) -> None:
     one = tokenizer(folder)
-    dialogue = open_format(FormatName.CHATML, one)
-    text = call('{"name": "get", "arguments": {"key": "a"}}')
+    dialogue = open_format(name, one)
+    assert dialogue.write("", calls) == text
     message = dialogue.read(one.encode_answer(text), [TOOL], finished=True)
-    assert (message.text, message.calls, message.finished, message.tokens) == (text, (GET,), True, len(text))
+    assert (message.text, message.calls, message.finished, message.tokens) == (text, calls, True, len(text))
+    assert dialogue.write("just text", ()) == "just text"

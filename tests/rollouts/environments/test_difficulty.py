@@ -12,7 +12,7 @@ import pytest
 
 from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import digest
-from rollouts.difficulty_filter import Bounds, DifficultyFilter, write_eligible
+from rollouts.authoring.difficulty_filter import Bounds, DifficultyFilter, write_eligible
 from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Engine
 from rollouts.engines.torch.engine import TorchEngine

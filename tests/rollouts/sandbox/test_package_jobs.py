@@ -15,16 +15,18 @@ from rollouts.sandbox import Isolation, Job, JobLimits, PackageJobs, Sandboxes, 
 
 LIMITS = JobLimits(memory_bytes=2 << 30)
 JOB = """
-import json, os, random, time, uuid
+import os, random, time, uuid
 import helper_module
+from rollouts.adapters.job import answer, error_reply, figure
 
 def run(payload):
     found = {"time": time.time(), "chance": [random.random(), uuid.uuid4().hex, os.urandom(4).hex(), hash("x")]}
     for name, path in payload.items():
         found[name] = os.path.exists(path)
     found["helper"] = helper_module.VALUE
-    os.write(3, json.dumps(found).encode())
-    return 0
+    found["figures"] = [figure(1 / 3), figure(float("nan"))]
+    found["errors"] = [error_reply(ValueError(object())), error_reply(KeyError())]
+    return answer(lambda: found)
 """
 
 
@@ -71,6 +73,8 @@ def test_a_job_of_a_package_sees_only_it_and_repeats_exactly(package: Path, sand
     assert first["time"] == 1767225600.0
     seen = sandboxes.isolation is Isolation.PROCESS
     assert (first["words"], first["secret"], first["helper"]) == (True, seen, 7)
+    assert first["figures"] == [0.333333, 0.0]
+    assert first["errors"] == ["error: ValueError: <object object at 0x>", "error: KeyError"]
 
 
 def test_a_missing_package_is_named_with_its_installation(package: Path, sandboxes: Sandboxes) -> None:

@@ -15,8 +15,8 @@ import torch
 from protocol.errors import InvalidInput
 from rollouts.checks import CheckOutcome
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.verify import Verification
-from rollouts.verify_answer import Answer, BadAnswer, verify_answer
+from rollouts.verify.answers import Answer, BadAnswer, verify_answer
+from rollouts.verify.files import Verification
 from tests.kit.devnet import run_muster
 from tests.kit.serving import ServedModel, chat_folder, record_of, served_model
 

@@ -15,7 +15,7 @@ import torch
 
 from rollouts.checks import CheckOutcome
 from rollouts.precision import EngineName
-from rollouts.verify_answer import Answer, verify_answer
+from rollouts.verify.answers import Answer, verify_answer
 from tests.kit.serving import chat_folder, record_of
 from tests.kit.vllm_engine import PYTHON, ROOT
 

@@ -13,7 +13,7 @@ import pytest
 from protocol.wire.answers import AnswerRecord
 from rollouts.checks import SlotFacts, open_version
 from rollouts.files.schema import read_rollouts
-from rollouts.verify import verify_file
+from rollouts.verify.files import verify_file
 from tests.kit.gateway import GatewayUnderTest, running_gateway
 from tests.kit.rollout_task import BEACON, DOMAIN, NODE, PATIENCE_S, RUN, Surroundings, until
 

@@ -18,7 +18,7 @@ from rollouts.checks import SlotFacts, open_version
 from rollouts.engines.vllm.cpu_kernels import reproducible_classes
 from rollouts.files.schema import read_rollouts
 from rollouts.recompute.place import VllmPlace
-from rollouts.verify import verify_file
+from rollouts.verify.files import verify_file
 from tests.kit.gateway import running_gateway
 from tests.kit.rollout_task import BEACON, DOMAIN, NODE, RUN, Surroundings, until
 from tests.kit.serving import wait_for

@@ -27,7 +27,7 @@ from rollouts.files.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample
 from rollouts.files.schema import write_rollouts
 from rollouts.recipe import DialogueChoice, LengthTargets
 from rollouts.sandbox import Job, JobEnding, JobKind, JobOutcome, Sandboxes, SandboxUnavailable
-from rollouts.sandboxed_decoder import Decoder
+from rollouts.sandbox.decoder import Decoder
 from rollouts.turns import Turn
 from tests.kit.memory_run_ledger import RUN
 from tests.kit.tiny_model import VOCABULARY

@@ -6,6 +6,7 @@ import asyncio
 
 from ledger.client.work import WorkStatus
 from protocol.identifiers import Digest
+from protocol.identity.keystores import write_keystore
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditFinding, CheckState
 from tests.kit.scripted_examiner import concluded
@@ -72,6 +73,13 @@ async def test_an_auditor_recomputes_a_verdict_and_a_contributor_disputes_it_wit
 
     node, ledger = pool.node.address, await pool.ledger()
     spent = await ledger.balance(node)
+    # As on a devnet: no key is called `node`, and the work's node is found among the other keys.
+    terminal.monkeypatch.delenv("MUSTER_NODE_KEY")
+    terminal.config.write_text(terminal.config.read_text() + '[keys]\ndirectory = "keys"\npassword_file = "password"\n')
+    unknown = await terminal.muster("worker", "dispute", bad, expect=1)
+    assert f"the work is of node {node}, and {node} has no key here" in unknown
+    write_keystore(pool.directory / "keys" / "worker-1.json", pool.node, "secret", scrypt_n=2**12)
+    (pool.directory / "password").write_text("secret\n")
     ended = asyncio.Event()
 
     async def relaying() -> None:

@@ -126,7 +126,7 @@ def test_a_decompression_bomb_ends_only_its_decoder(
     reader: LimitedReader, honest: RolloutFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Repeated values take no space in the file, nor in the size that it declares; decoded they take 256 MiB."""
-    monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 384 << 20)
+    monkeypatch.setattr("rollouts.sandbox.decoder._LIBRARIES", 384 << 20)
     table = table_of(honest).slice(0, 1)
     at = table.schema.get_field_index("output_tokens")
     zeros = pa.array(np.zeros(16 << 20, np.int32))

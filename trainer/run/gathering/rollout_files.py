@@ -24,7 +24,7 @@ from rollouts.errors import BadRolloutFile, NotDecoded
 from rollouts.files.limits import ReadLimits
 from rollouts.files.samples import MOST_LOG_PROBABILITY, RolloutFile, Sample, SlotHeader
 from rollouts.recipe import Recipe
-from rollouts.sandboxed_decoder import Decoder
+from rollouts.sandbox.decoder import Decoder
 from rollouts.turns import given_tokens, turns_fault
 from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.run.gathering.batches import SeenFile, SeenGroup

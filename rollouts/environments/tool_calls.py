@@ -1,7 +1,7 @@
-"""Tool calls in the text of a message, and the text that describes tools to a model.
+"""Tool calls in the text of a model's messages: how they are read, and how they are written.
 
-In the format `plain`, a call is a message of the form `name(argument)`. In the others, a call is a JSON object between
-two marks, as models of the Hermes and Qwen families write it:
+In the plain notation, a call is a message of the form `name(argument)`, with the value of the tool's only parameter. In
+the marked notation, a call is a JSON object between two marks, as models of the Hermes and Qwen families write it:
 
     <tool_call>
     {"name": "get", "arguments": {"key": "a"}}
@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from rollouts.environments.dialogue import GivenMessage, Role, Tool, ToolCall
-from rollouts.environments.tools import plain_calls
+from rollouts.environments.dialogue import Tool, ToolCall
 
-_BEGIN, _END = "<tool_call>", "</tool_call>"
+BEGIN_MARK, END_MARK = "<tool_call>", "</tool_call>"
 _END_OF_THOUGHT = "</think>"
 MOST_PARSED = 32
 """Maximum number of calls that are read from a message; the rest of its text is ignored."""
@@ -31,16 +31,42 @@ _DEEPEST = 32
 _LONGEST_NUMBER = 300
 """Maximum digits of a number in arguments: Python's own limit for whole numbers is a setting of the machine."""
 _LONGEST_NAME = 64
+_PLAIN_CALL = re.compile(r"\s*([A-Za-z0-9_-]{1,64})\((.*)\)\s*", re.DOTALL)
+
+
+def read_plain_call(text: str, tools: Sequence[Tool]) -> tuple[ToolCall, ...]:
+    """Returns the call in a message of the form `name(argument)`; nothing for another message."""
+    found = _PLAIN_CALL.fullmatch(text)
+    if found is None:
+        return ()
+    name, argument = found[1], found[2]
+    properties = next((tool.parameters.get("properties") for tool in tools if tool.name == name), None)
+    names = list(properties) if isinstance(properties, dict) else []
+    return (ToolCall(name, {names[0]: argument} if len(names) == 1 else None),)
+
+
+def write_plain_call(text: str, calls: Sequence[ToolCall]) -> str:
+    """Returns a message with its calls in the plain notation.
+
+    Raises:
+        ValueError: The notation can't express the calls.
+    """
+    if not calls:
+        return text
+    values = list((calls[0].arguments or {}).values())
+    if text.strip() or len(calls) > 1 or len(values) != 1 or not isinstance(values[0], str):
+        raise ValueError("in the format plain, a message is either a text, or one call whose only argument is a text")
+    return f"{calls[0].name}({values[0]})"
 
 
 def read_calls(text: str) -> tuple[ToolCall, ...]:
-    """Returns the calls after the model's reasoning, in their order; never raises an exception.
+    """Returns the marked calls after the model's reasoning, in their order; never raises an exception.
 
     A call that is not closed reaches to the end of the text. A call that is not valid JSON has no arguments, and a name
     only if that is valid.
     """
     text = text.rpartition(_END_OF_THOUGHT)[2]
-    if _BEGIN not in text:
+    if BEGIN_MARK not in text:
         whole = text.strip()
         if not whole.startswith("{"):
             return ()
@@ -52,66 +78,32 @@ def read_calls(text: str) -> tuple[ToolCall, ...]:
         )
         return (_call(found),) if is_call else ()
     calls: list[ToolCall] = []
-    place = text.find(_BEGIN)
+    place = text.find(BEGIN_MARK)
     while place >= 0 and len(calls) < MOST_PARSED:
-        end = text.find(_END, place)
-        calls.append(_call(parse_object(text[place + len(_BEGIN) : end if end >= 0 else len(text)].strip())))
-        place = text.find(_BEGIN, end) if end >= 0 else -1
+        end = text.find(END_MARK, place)
+        calls.append(_call(parse_object(text[place + len(BEGIN_MARK) : end if end >= 0 else len(text)].strip())))
+        place = text.find(BEGIN_MARK, end) if end >= 0 else -1
     return tuple(calls)
 
 
+def write_calls(text: str, calls: Sequence[ToolCall]) -> str:
+    """Returns a message with its calls in the marked notation."""
+    written = [json.dumps({"name": one.name, "arguments": one.arguments}, ensure_ascii=False) for one in calls]
+    marked = [f"{BEGIN_MARK}\n{one}\n{END_MARK}" for one in written]
+    return "\n".join([*([text] if text or not calls else []), *marked])
+
+
+def text_before_calls(text: str) -> str:
+    """Returns the text of a message with calls, as chat APIs give it: the part before the first mark."""
+    before, mark, _ = text.partition(BEGIN_MARK)
+    return before.strip() if mark else ""
+
+
 def demonstrated_call(text: str, tools: Sequence[Tool]) -> str:
-    """Returns a message of the form `name(argument)` as a call of a known tool, and any other message unchanged."""
-    for call in plain_calls(text, tools):
-        if call.arguments is not None and any(tool.name == call.name for tool in tools):
-            content = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
-            return f"{_BEGIN}\n{content}\n{_END}"
-    return text
-
-
-def tools_as_json(tools: Sequence[Tool]) -> list[JsonValue]:
-    """Returns tools as JSON schemas in OpenAI's form, which chat templates read."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
-        }
-        for tool in tools
-    ]
-
-
-def describe_tools(tools: Sequence[Tool]) -> str:
-    """Returns the part of a system turn that describes tools and the form of calls."""
-    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools_as_json(tools))
-    return (
-        f"You can call these functions, described by JSON schemas:\n<tools>\n{listed}\n</tools>\n"
-        f"To call one, write a JSON object with its name and its arguments:\n"
-        f'{_BEGIN}\n{{"name": "NAME", "arguments": {{…}}}}\n{_END}'
-    )
-
-
-def chat_turns(messages: Sequence[GivenMessage], *, tool_role: bool) -> list[dict[str, JsonValue]]:
-    """Returns messages as turns of a chat.
-
-    Args:
-        messages: The messages.
-        tool_role: Whether replies of tools are turns of the role `tool`. If not, they are parts of user turns, between
-            `<tool_response>` marks. Neighbouring user messages become one turn, because many models were trained with
-            alternating turns only.
-    """
-    turns: list[dict[str, JsonValue]] = []
-    for message in messages:
-        role, text = message.role.value, message.text
-        if message.role is Role.TOOL:
-            if tool_role:
-                turns.append({"role": role, "name": message.name, "content": text})
-                continue
-            role, text = Role.USER.value, f"<tool_response>\n{text}\n</tool_response>"
-        if turns and turns[-1]["role"] == role:
-            turns[-1] = {"role": role, "content": f"{turns[-1]['content']}\n{text}"}
-        else:
-            turns.append({"role": role, "content": text})
-    return turns
+    """Returns a plain call of a known tool in the marked notation, and any other message unchanged."""
+    calls = read_plain_call(text, tools)
+    is_known = any(call.arguments is not None and call.name == tool.name for call in calls for tool in tools)
+    return write_calls("", calls) if is_known else text
 
 
 def _call(found: dict[str, JsonValue] | None) -> ToolCall:

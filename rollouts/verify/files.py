@@ -46,8 +46,8 @@ from rollouts.recompute.reference import differences
 from rollouts.recompute.torch_recomputer import TorchRecomputer
 from rollouts.recompute.vllm_process import VllmProcess
 from rollouts.recompute.vllm_recomputer import VllmRecomputer
+from rollouts.sandbox.decoder import Decoder
 from rollouts.sandbox.errors import SandboxUnavailable
-from rollouts.sandboxed_decoder import Decoder
 
 _NOT_JUDGED = (SandboxUnavailable, BadDataset, BadVersionFolder, EnvironmentFault)
 """Errors of this machine or the version, which prevent a judgement."""

@@ -57,7 +57,7 @@ from rollouts.recompute.place import VllmPlace
 from rollouts.serving.comparison import request_differences
 from rollouts.serving.record import completion_of, sampling_of
 from rollouts.serving.replies import whole_choice
-from rollouts.verify import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic
+from rollouts.verify.files import Verification, limits_of, open_recomputer, run_check, verifying_arithmetic
 
 MOST_BYTES = 64 << 20
 """Maximum size of an answer's JSON, in bytes."""

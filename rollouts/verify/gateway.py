@@ -30,8 +30,8 @@ from protocol.wire.serving import Verification as Task
 from rollouts.calibration.limits import RolloutCalibration
 from rollouts.precision import Arithmetic, Dtype, EngineName
 from rollouts.recompute.place import VllmPlace
-from rollouts.verify import Verification
-from rollouts.verify_answer import Answer, AnswerVerifier, BadAnswer, digest_of
+from rollouts.verify.answers import Answer, AnswerVerifier, BadAnswer, digest_of
+from rollouts.verify.files import Verification
 
 FIRST_PAUSE = timedelta(milliseconds=500)
 LONGEST_PAUSE = timedelta(seconds=10)
@@ -56,7 +56,7 @@ class _Ended(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """How answers are recomputed; see `verify_answer` for the fields."""
+    """Settings of the recomputation of answers; see `verify_answer` for the fields."""
 
     calibration: RolloutCalibration | None = None
     dtype: Dtype | None = None
@@ -81,7 +81,7 @@ class Judge:
 
     Args:
         folders: Folder of each version.
-        computation: How answers are recomputed.
+        computation: Settings of the recomputation.
     """
 
     def __init__(self, folders: Mapping[Digest, Path], computation: Computation) -> None:
