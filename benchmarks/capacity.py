@@ -21,19 +21,17 @@ from typing import Any
 import redis as sync_redis
 from redis.client import Pipeline
 
-from benchmarks import heartbeats, pages
+from benchmarks import pages
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import (
     PREFIX,
     OrchestratorSpec,
-    cpu_seconds,
-    heartbeat_request,
     node_keys,
-    orchestrator_process,
     percentile,
-    pin_load,
     redis_server,
     seed,
+    send_heartbeats,
+    warm_orchestrator,
 )
 from orchestrator.settings import OrchestratorSettings
 from tests.kit.memory_run_ledger import sha
@@ -61,15 +59,11 @@ def main(nodes: int = NODES, files: int = FILES) -> None:
     with redis_server() as url:
         shares = memory(url, nodes, files)
         keys = node_keys(nodes)
-        seed(url, [key.address for key in keys])
-        with orchestrator_process(url) as (port, pid):
-            pin_load()
-            heartbeats.run(port, [heartbeat_request(keys[number % nodes]) for number in range(max(1000, nodes))])
-            requests = [heartbeat_request(keys[number % nodes]) for number in range(BEATS)]
+        with warm_orchestrator(url, keys) as (port, pid):
             keep_append_only_file(url)
-            before, log = cpu_seconds(pid), append_only_bytes(url)
-            load = heartbeats.run(port, requests)
-            cost = (cpu_seconds(pid) - before) / load.sent
+            log = append_only_bytes(url)
+            beats = send_heartbeats(port, pid, keys, BEATS)
+            load, cost = beats.load, beats.cpu_s
             written = (append_only_bytes(url) - log) / load.sent
             resident = resident_bytes(pid)
     interval = OrchestratorSettings.model_fields["shortest_interval_s"].default

@@ -8,48 +8,32 @@ Real Redis with its append-only file, real signatures both ways, HTTP over loopb
 
 from __future__ import annotations
 
-import asyncio
 import platform
 import sys
 import time
 
-import uvloop
-
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import (
-    Load,
-    closed_loop,
-    cpu_seconds,
-    heartbeat_request,
+    CONNECTIONS,
     node_keys,
-    orchestrator_process,
     percentile,
-    pin_load,
     redis_server,
-    seed,
+    send_heartbeats,
+    warm_orchestrator,
 )
 from protocol.identity import secp256k1
 
-CONNECTIONS = 32
 
-
-def main(beats: int = 20_000) -> None:
+def main(number: int = 20_000) -> None:
     """Measures and prints."""
     with redis_server() as url:
         keys = node_keys(10_000)
         rows = []
         for known in (100, 10_000, 100, 10_000):
-            speaking = keys[:known]
-            seed(url, [key.address for key in speaking])
-            with orchestrator_process(url) as (port, pid):
-                pin_load()
-                # Every node has sent one heartbeat: caching a signer's data costs time only at the first request.
-                run(port, [heartbeat_request(speaking[index % known]) for index in range(max(2000, known))])
-                requests = [heartbeat_request(speaking[index % known]) for index in range(beats)]
-                before = cpu_seconds(pid)
-                load = run(port, requests)
-                cost = (cpu_seconds(pid) - before) / load.sent * 1e6
-            rows.append((known, load.sent / load.seconds, cost, load.latencies_ms, load.good, load.sent))
+            with warm_orchestrator(url, keys[:known]) as (port, pid):
+                beats = send_heartbeats(port, pid, keys[:known], number)
+            load = beats.load
+            rows.append((known, load.sent / load.seconds, beats.cpu_s * 1e6, load.latencies_ms, load.good, load.sent))
     print(f"\nsigned heartbeats, one core, {CONNECTIONS} connections, Python {platform.python_version()}")
     print(f"{'known nodes':>12} {'beats/s':>9} {'CPU µs/beat':>12} {'p50 ms':>8} {'p99 ms':>8} {'good':>14}")
     for known, rate, cost, latencies, good, sent in rows:
@@ -63,12 +47,6 @@ def main(beats: int = 20_000) -> None:
     print(
         f"bottleneck: the process's CPU; of {small:.0f} µs, checking a signature is {check:.0f}, making one {sign:.0f}"
     )
-
-
-def run(port: int, requests: list[bytes]) -> Load:
-    """Runs one measurement in a separate event loop."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(closed_loop(port, requests, connections=CONNECTIONS))
 
 
 def ecdsa() -> tuple[float, float]:

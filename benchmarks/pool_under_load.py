@@ -50,6 +50,8 @@ from protocol.wire.tasks import TaskSpec
 
 POOL = 1
 PREFIX = f"muster:{{pool-{POOL}}}:"
+CONNECTIONS = 32
+"""Connections over which heartbeats are sent."""
 SERVER_KEY = Key.from_hex("11" * 32)
 SPEC = {"name": "rollouts", "image": "python:3.11", "command": ["python", "-m", "task"]}
 
@@ -386,6 +388,36 @@ async def closed_loop(port: int, requests: Sequence[bytes], *, connections: int)
     begun = time.perf_counter()
     await asyncio.gather(*(use(line) for line in lines))
     return Load(len(requests), good, time.perf_counter() - begun, latencies)
+
+
+@dataclass(frozen=True, slots=True)
+class Beats:
+    """Heartbeats that an orchestrator answered, and the CPU seconds of its process for each."""
+
+    load: Load
+    cpu_s: float
+
+
+@contextmanager
+def warm_orchestrator(redis_url: str, keys: Sequence[Key]) -> Iterator[tuple[int, int]]:
+    """Runs an orchestrator with these nodes, which have all sent a heartbeat; yields its port and pid.
+
+    Caching the data of a signer costs time only at its first request.
+    """
+    seed(redis_url, [key.address for key in keys])
+    with orchestrator_process(redis_url) as (port, pid):
+        pin_load()
+        send_heartbeats(port, pid, keys, max(2000, len(keys)))
+        yield port, pid
+
+
+def send_heartbeats(port: int, pid: int, keys: Sequence[Key], number: int) -> Beats:
+    """Sends heartbeats, which are signed beforehand, as fast as answers arrive."""
+    requests = [heartbeat_request(keys[index % len(keys)]) for index in range(number)]
+    before = cpu_seconds(pid)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        load = runner.run(closed_loop(port, requests, connections=CONNECTIONS))
+    return Beats(load, (cpu_seconds(pid) - before) / load.sent)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

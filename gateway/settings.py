@@ -5,7 +5,6 @@ They are read from `[gateway]` in the settings file, from `MUSTER_GATEWAY_…` v
 
 from __future__ import annotations
 
-from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -126,9 +125,9 @@ class GatewaySettings(Settings):
     @property
     def node_rate(self) -> Rate:
         """Rate limit of one node."""
-        return Rate(count=max(1, round(self.node_rate_per_s * 60)), per=timedelta(minutes=1), burst=self.node_burst)
+        return Rate.per_second(self.node_rate_per_s, burst=self.node_burst)
 
     @property
     def ip_rate(self) -> Rate:
         """Rate limit of one IP."""
-        return Rate(count=max(1, round(self.ip_rate_per_s * 60)), per=timedelta(minutes=1), burst=self.ip_burst)
+        return Rate.per_second(self.ip_rate_per_s, burst=self.ip_burst)

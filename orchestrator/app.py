@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import httpx
 from fastapi import APIRouter, FastAPI, Request
@@ -42,7 +41,7 @@ from orchestrator.storage.signed_urls import PATH as BLOBS
 from orchestrator.store.migrations import MIGRATIONS
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import MusterError
-from protocol.http.rates import CallerAddresses, IpRates, Rate
+from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.serving.service import create_service
 from protocol.http.tokens import TokenBook
@@ -152,7 +151,6 @@ def build_orchestrator(
             await redis.aclose()
 
     loops = BackgroundLoops(clock=clock)
-    ip_rate = Rate(count=max(1, round(settings.ip_rate_per_s * 60)), per=timedelta(minutes=1), burst=settings.ip_burst)
     app = create_service(
         "orchestrator",
         version=release(),
@@ -163,7 +161,7 @@ def build_orchestrator(
         clock=clock,
         body_limit=BODY_LIMIT,
         body_limits=((BLOBS, settings.upload_most_bytes),),
-        ip_rates=IpRates(ip_rate, clock=clock),
+        ip_rates=IpRates(settings.ip_rate(), clock=clock),
         callers=CallerAddresses(settings.trusted_proxies),
         connections=ConnectionLimits(connections=settings.connections, per_address=settings.connections_per_ip),
         fast_routes={heartbeat.HEARTBEAT: heartbeat.fast_heartbeat(verifier, dependencies)},

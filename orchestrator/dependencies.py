@@ -26,7 +26,7 @@ from orchestrator.runs.evidence import EvidenceReader
 from orchestrator.runs.leasing import SlotLeasing
 from orchestrator.runs.money import MoneyReader
 from orchestrator.runs.numerics import ValidatorNumerics
-from orchestrator.runs.public_summary import PublicPage
+from orchestrator.runs.public_summary import PublicSummaryService
 from orchestrator.secrets import SecretCipher
 from orchestrator.settings import OrchestratorSettings
 from orchestrator.storage import ObjectStore
@@ -45,7 +45,6 @@ from orchestrator.store.runs import RunStore
 from orchestrator.store.tasks import TaskStore
 from orchestrator.store.uploads import UploadStore
 from orchestrator.store.webhooks import WebhookStore
-from protocol.http.rates import Rate
 from protocol.http.replay_guard import ReplayGuard
 from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock
@@ -83,7 +82,7 @@ class Dependencies:
     """None if the pool has no run."""
     run_control: RunControl | None
     accounts: AccountStore
-    public: PublicPage
+    public: PublicSummaryService
     money: MoneyReader
     evidence: EvidenceReader
     contributors: Contributors
@@ -108,8 +107,7 @@ def build_dependencies(
     keys = pool_keys(settings.pool_id)
     database = Database(redis, keys=keys)
     cipher = SecretCipher.from_file(settings.secrets_key_file) if settings.secrets_key_file else SecretCipher([])
-    rate = Rate(count=max(1, round(settings.node_rate_per_s * 60)), per=timedelta(minutes=1), burst=settings.node_burst)
-    replay_guard = ReplayGuard(redis, keys=keys, rate=rate, clock=clock)
+    replay_guard = ReplayGuard(redis, keys=keys, rate=settings.node_rate(), clock=clock)
     nodes = NodeStore(database)
     tasks = TaskStore(database, cipher=cipher, clock=clock)
     heartbeat_interval = settings.heartbeat_interval()
@@ -205,7 +203,7 @@ def build_dependencies(
         slot_leasing=slot_leasing,
         run_control=run_control,
         accounts=AccountStore(database),
-        public=PublicPage(
+        public=PublicSummaryService(
             settings,
             service=key.address,
             chain_id=ledger.domain.chain_id,
@@ -222,9 +220,7 @@ def build_dependencies(
             ledger=ledger,
             pool=pool,
             evidence=evidence,
-            pool_id=settings.pool_id,
-            public_url=settings.public_url,
-            rate=rate,
+            settings=settings,
             clock=clock,
         ),
         stream_slots=asyncio.Semaphore(settings.streams),

@@ -361,9 +361,17 @@ class OrchestratorSettings(Settings):
             dead_after=self.dead_after,
         )
 
+    def node_rate(self) -> Rate:
+        """Returns the maximum request rate of a node, and of the sessions of a provider together."""
+        return Rate.per_second(self.node_rate_per_s, burst=self.node_burst)
+
+    def ip_rate(self) -> Rate:
+        """Returns the maximum request rate of an IP."""
+        return Rate.per_second(self.ip_rate_per_s, burst=self.ip_burst)
+
     def role_rate(self) -> Rate:
         """Returns the maximum request rate of validators, publisher and manager."""
-        return Rate(count=max(1, round(self.role_rate_per_s * 60)), per=timedelta(minutes=1), burst=self.role_burst)
+        return Rate.per_second(self.role_rate_per_s, burst=self.role_burst)
 
     def quota(self) -> Quota:
         """Returns the upload quota of one node."""

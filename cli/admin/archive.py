@@ -9,18 +9,19 @@ backup, but only `muster admin` checks it.
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal, Protocol, TypeVar
+from enum import StrEnum
+from typing import IO, Annotated, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from protocol.errors import InvalidInput
-from protocol.identifiers import WireAddress
+from protocol.identifiers import Address, WireAddress
 from protocol.runtime.files import check_format
 
 FORMAT = 1
@@ -40,7 +41,18 @@ _LONG = 100
 
 M = TypeVar("M", bound=BaseModel)
 
-ServiceName = Literal["orchestrator", "gateway", "validator", "trainer"]
+
+class ServiceName(StrEnum):
+    """A service with state, in the order in which a backup has them.
+
+    A trainer may be newer than the orchestrator, and an orchestrator's files newer than its Redis, but not the other
+    way round.
+    """
+
+    ORCHESTRATOR = "orchestrator"
+    GATEWAY = "gateway"
+    VALIDATOR = "validator"
+    TRAINER = "trainer"
 
 
 class BadBackup(InvalidInput):
@@ -48,6 +60,18 @@ class BadBackup(InvalidInput):
 
     code = "bad-backup"
     default_hint = "use another copy of the backup; nothing was changed"
+
+
+class PoolIdentity(NamedTuple):
+    """A pool among all pools of all chains."""
+
+    pool_id: int
+    ledger: Address
+    """Address of the contract ComputePools."""
+    chain_id: int
+
+    def __str__(self) -> str:
+        return f"pool {self.pool_id} of the ledger {self.ledger} on chain {self.chain_id}"
 
 
 class _Json(BaseModel):
@@ -68,9 +92,11 @@ class ServiceAbout(_Json):
 
 
 class About(_Json):
-    """What a backup is of."""
+    """Description of a backup: its pool, its services and the release that made it."""
 
-    format: int
+    format: Annotated[
+        int, Field(ge=1), BeforeValidator(lambda stated: check_format(stated, known=FORMAT, what="the backup"))
+    ]
     pool_id: Annotated[int, Field(ge=1)]
     chain_id: Annotated[int, Field(ge=1)]
     ledger: WireAddress
@@ -78,6 +104,11 @@ class About(_Json):
     release: Annotated[str, Field(max_length=40)]
     created: datetime
     services: Annotated[tuple[ServiceAbout, ...], Field(min_length=1)]
+
+    @property
+    def pool(self) -> PoolIdentity:
+        """The pool."""
+        return PoolIdentity(self.pool_id, self.ledger, self.chain_id)
 
 
 class Part(_Json):
@@ -94,116 +125,99 @@ class _Parts(_Json):
     parts: tuple[Part, ...]
 
 
-class Sink(Protocol):
-    """Receives the bytes of an archive."""
-
-    def write(self, data: bytes, /) -> object:
-        """Writes all of the bytes."""
-
-
-class Source(Protocol):
-    """Yields the bytes of an archive."""
-
-    def read(self, size: int, /) -> bytes:
-        """Returns at most `size` bytes; fewer only at the end."""
-
-
-class _Parting:
-    """Sums up the parts of an archive, and checks the order of names."""
+class _PartSums:
+    """Checks the names of an archive's files, which come in order, and sums up its parts."""
 
     def __init__(self) -> None:
-        self.found: list[Part] = []
+        self.parts: list[Part] = []
         self._last: tuple[str, ...] = ("",)
-        self._files = self._bytes = 0
         self._hash = hashlib.sha256()
 
-    def follows(self, name: str) -> bool:
-        """Returns whether a name is allowed after the former one."""
-        words = tuple(name.split("/"))
-        if words[0] == self._last[0]:
-            return words > self._last
-        return len(self.found) < _MOST_PARTS and words[0] not in {each.name for each in self.found}
-
-    def add(self, name: str, size: int, sha256: str) -> None:
-        """Adds a file to its part, whose name may be a new one."""
+    def objection(self, name: str) -> str:
+        """Returns why a file of this name can't come next; empty if it can."""
+        if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+            return "no file of a backup has such a name"
         words = tuple(name.split("/"))
         if words[0] != self._last[0]:
-            self.end()
-            self._files, self._bytes, self._hash = 0, 0, hashlib.sha256()
-        self._last = words
-        self._files += 1
-        self._bytes += size
-        self._hash.update(f"{name} {size} {sha256}\n".encode())
+            fits = len(self.parts) < _MOST_PARTS and words[0] not in {each.name for each in self.parts}
+        else:
+            fits = words > self._last
+        return "" if fits else "it occurs twice, or is not in order"
 
-    def end(self) -> None:
-        """Ends the last part."""
-        if self._files:
-            part = Part(name=self._last[0], files=self._files, bytes=self._bytes, sha256=self._hash.hexdigest())
-            self.found.append(part)
+    def add(self, name: str, size: int, sha256: str) -> None:
+        """Adds a file to its part, which may be a new one."""
+        words = tuple(name.split("/"))
+        if not self.parts or words[0] != self._last[0]:
+            self.parts.append(Part(name=words[0], files=0, bytes=0, sha256=""))
+            self._hash = hashlib.sha256()
+        self._last = words
+        self._hash.update(f"{name} {size} {sha256}\n".encode())
+        part = self.parts[-1]
+        self.parts[-1] = Part(
+            name=part.name, files=part.files + 1, bytes=part.bytes + size, sha256=self._hash.hexdigest()
+        )
 
 
 class ArchiveWriter:
     """Writes an archive.
 
     Args:
-        sink: Receives the bytes.
-        about: What the backup is of.
+        out: Function that writes bytes.
+        about: Description of the backup.
     """
 
-    def __init__(self, sink: Sink, about: About) -> None:
-        self._sink = sink
-        self._parting = _Parting()
+    def __init__(self, out: Callable[[bytes], object], about: About) -> None:
+        self._out = out
+        self._sums = _PartSums()
         described = about.model_dump_json(indent=2).encode()
         self._write(ABOUT, [described], len(described))
 
-    def add(self, name: str, content: bytes) -> None:
-        """Adds a file; names must be in ascending order."""
-        self.stream(name, len(content), [content])
-
-    def stream(self, name: str, size: int, pieces: Iterable[bytes]) -> None:
-        """Adds a file in pieces.
+    def add(self, name: str, content: bytes | IO[bytes]) -> None:
+        """Adds a file, from its bytes or an open file; names must be in ascending order.
 
         Raises:
-            InvalidInput: The name can't be in a backup, or the pieces have another size than announced.
+            InvalidInput: The name can't be in a backup, or the open file changes its size.
         """
-        if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME or not self._parting.follows(name):
-            raise InvalidInput(f"the file {name[:300]!r} can't be in a backup", hint="move it out of that folder")
-        self._write(name, pieces, size)
+        if objection := self._sums.objection(name):
+            raise InvalidInput(
+                f"the file {name[:300]!r} can't be in a backup: {objection}", hint="move it out of that folder"
+            )
+        if isinstance(content, bytes):
+            self._write(name, [content], len(content))
+        else:
+            self._write(name, iter(lambda: content.read(PIECE), b""), os.fstat(content.fileno()).st_size)
 
     def finish(self) -> tuple[Part, ...]:
         """Writes the checksums and the end of the archive; returns the parts."""
-        self._parting.end()
-        parts = tuple(self._parting.found)
+        parts = tuple(self._sums.parts)
         sums = _Parts(parts=parts).model_dump_json(indent=2).encode()
         self._write(PARTS, [sums], len(sums))
-        self._sink.write(bytes(2 * _BLOCK))
+        self._out(bytes(2 * _BLOCK))
         return parts
 
     def _write(self, name: str, pieces: Iterable[bytes], size: int) -> None:
-        self._sink.write(_header(name, size))
+        self._out(_header(name, size))
         written, found = 0, hashlib.sha256()
         for piece in pieces:
             written += len(piece)
             if written > size:
                 break
             found.update(piece)
-            self._sink.write(piece)
+            self._out(piece)
         if written != size:
             raise InvalidInput(
                 f"{name} changed its size while it was read: {size} bytes before", hint="make the backup again"
             )
-        self._sink.write(bytes(-size % _BLOCK))
+        self._out(bytes(-size % _BLOCK))
         if name not in {ABOUT, PARTS}:
-            self._parting.add(name, size, found.hexdigest())
+            self._sums.add(name, size, found.hexdigest())
 
 
 def _header(name: str, size: int) -> bytes:
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o600
     # GNU's form has no limit of the size, and USTAR's has room for long names. Files with long names are objects.
-    if len(name) <= _LONG:
-        return info.tobuf(tarfile.GNU_FORMAT, "ascii", "strict")
-    return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+    return info.tobuf(tarfile.GNU_FORMAT if len(name) <= _LONG else tarfile.USTAR_FORMAT, "ascii", "strict")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,18 +259,18 @@ class ArchiveReader:
     """Reads an archive from its beginning, and trusts nothing in it.
 
     Args:
-        source: The bytes.
-        length: Maximum number of bytes that the source has.
+        take: Function that reads bytes; it returns fewer than asked for only at the end.
+        length: Maximum number of bytes of the archive.
 
     Raises:
-        BadBackup: The source does not begin as a backup does.
+        BadBackup: It does not begin as a backup does.
         NewerFormat: A newer release wrote the backup.
     """
 
-    def __init__(self, source: Source, *, length: int) -> None:
-        self._source = source
+    def __init__(self, take: Callable[[int], bytes], *, length: int) -> None:
+        self._take = take
         self._left = length
-        self._parting = _Parting()
+        self._sums = _PartSums()
         self.parts: tuple[Part, ...] = ()
         """The parts, after `members` has ended."""
         try:
@@ -265,7 +279,7 @@ class ArchiveReader:
             raise BadBackup(
                 f"this is no backup of `muster admin backup`: {error.detail}", hint="name a file that it wrote"
             ) from error
-        self.about = _about(data)
+        self.about = _parsed(About, data, name=ABOUT)
 
     def members(self) -> Iterator[Member]:
         """Yields the files of all parts; afterwards all checksums are verified.
@@ -274,44 +288,43 @@ class ArchiveReader:
             BadBackup: The archive is damaged, truncated, or has a file that no backup has.
         """
         while True:
-            found = self._header()
-            if found is None:
-                raise BadBackup(f"the backup ends before its checksums ({PARTS})")
-            name, size = found
-            if name == PARTS:
-                self._finish(self._small(name, size))
-                return
-            if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
-                raise BadBackup(f"a file has the name {name[:300]!r}, which no backup has")
-            if not self._parting.follows(name):
-                raise BadBackup(f"the file {name} occurs twice, or is not in order")
             found_hash = hashlib.sha256()
-            pieces = self._pieces(name, size, found_hash.update)
-            yield Member(name, size, pieces)
-            for _ in pieces:  # what the caller left
+            member = self._next(found_hash.update)
+            if member is None:
+                raise BadBackup(f"the backup ends before its checksums ({PARTS})")
+            if member.name == PARTS:
+                self._finish(member.content(most=_MOST_JSON))
+                return
+            if objection := self._sums.objection(member.name):
+                raise BadBackup(f"the file {member.name[:300]!r} can't be in a backup: {objection}")
+            yield member
+            for _ in member.pieces:  # that the caller did not read
                 pass
-            self._parting.add(name, size, found_hash.hexdigest())
+            self._sums.add(member.name, member.size, found_hash.hexdigest())
 
     def _first(self) -> bytes:
-        name, size = self._header() or ("", 0)
-        if name != ABOUT:
+        member = self._next()
+        if member is None or member.name != ABOUT:
             raise BadBackup(f"it does not begin with {ABOUT}")
-        return self._small(name, size)
+        return member.content(most=_MOST_JSON)
 
     def _finish(self, data: bytes) -> None:
-        self._parting.end()
-        self.parts = tuple(self._parting.found)
+        self.parts = tuple(self._sums.parts)
         stated = _parsed(_Parts, data, name=PARTS).parts
         for one in self.parts:
             if one not in stated:
                 raise BadBackup(f"the part {one.name} is damaged: its SHA-256 differs from the one in {PARTS}")
         if len(stated) != len(self.parts):
             raise BadBackup(f"the backup lacks a part that {PARTS} names")
-        if self._header() is not None or self._read(_BLOCK) != bytes(_BLOCK) or self._source.read(1):
+        if self._next() is not None or self._read(_BLOCK) != bytes(_BLOCK) or self._take(1):
             raise BadBackup("the backup goes on after its end")
 
-    def _header(self) -> tuple[str, int] | None:
-        """Returns name and size of the next file; None at the end of the archive."""
+    def _next(self, update: Callable[[bytes], object] = len) -> Member | None:
+        """Reads the header of the next file; returns None at the end of the archive.
+
+        Args:
+            update: Is called with each piece of the content that is read.
+        """
         block = self._read(_BLOCK)
         if block == bytes(_BLOCK):
             return None
@@ -323,12 +336,7 @@ class ArchiveReader:
             raise BadBackup(f"{info.name[:300]!r} is not a plain file")
         if not 0 <= info.size <= self._left:
             raise BadBackup(f"{info.name[:300]!r} claims {info.size} bytes, and {self._left} are left in the file")
-        return info.name, info.size
-
-    def _small(self, name: str, size: int) -> bytes:
-        if size > _MOST_JSON:
-            raise BadBackup(f"{name} has {size} bytes, and the limit is {_MOST_JSON}")
-        return b"".join(self._pieces(name, size, lambda _: None))
+        return Member(info.name, info.size, self._pieces(info.name, info.size, update))
 
     def _pieces(self, name: str, size: int, update: Callable[[bytes], object]) -> Iterator[bytes]:
         left = size
@@ -341,20 +349,11 @@ class ArchiveReader:
             raise BadBackup(f"the bytes after {name} are damaged")
 
     def _read(self, size: int) -> bytes:
-        data = self._source.read(size)
+        data = self._take(size)
         if len(data) != size:
             raise BadBackup("the backup is truncated")
         self._left -= size
         return data
-
-
-def _about(data: bytes) -> About:
-    try:
-        stated = json.loads(data)["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadBackup(f"{ABOUT} in the backup can't be read") from error
-    check_format(stated, known=FORMAT, what="the backup")
-    return _parsed(About, data, name=ABOUT)
 
 
 def _parsed(kind: type[M], data: bytes, *, name: str) -> M:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,31 +11,24 @@ from datetime import UTC
 from pathlib import Path
 from typing import IO
 
-from cli.admin.archive import About, ArchiveWriter, Part, ServiceAbout, Sink
+from cli.admin.archive import FORMAT, About, ArchiveWriter, Part, ServiceAbout, ServiceName
 from cli.admin.encryption import EncryptingSink
-from cli.admin.redis_copy import copied, redis_facts
+from cli.admin.records import RedisPlace, copied, redis_facts
 from cli.admin.services import Pool, Service
-from cli.admin.trainer_copy import open_copy, stream
+from cli.admin.verify import MOST_KEY_BYTES, is_object
 from protocol.errors import InvalidInput, NotFound
+from protocol.redis.snapshot import pattern
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.files import atomic_file
+from protocol.runtime.files import atomic_file, read_limited
 from protocol.versions import release
+from trainer.run.state.snapshot import open_snapshot
 
-_OBJECT = re.compile(r"(audits/)?0x[0-9a-fA-F]{40}/([0-9a-f]{2})/\2[0-9a-f]{62}")
-MOST_KEY_BYTES = 4096
-"""Maximum size of a sealing key's file and of `url.secret`, in bytes."""
 STANDARD_OUTPUT = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A finished backup.
-
-    Args:
-        path: The file; `-` for standard output.
-        about: What it is of.
-        parts: Its parts.
-    """
+    """A finished backup."""
 
     path: Path
     about: About
@@ -59,15 +51,13 @@ async def make_backup(pool: Pool, to: Path, *, passphrase: bytes | None = None) 
     about = await _about(pool)
     path = _path(to, about, encrypted=passphrase is not None)
     with _opened(path) as file:
-        sink: Sink = file
-        if passphrase is not None:
-            sink = EncryptingSink(file, passphrase)
-        archive = ArchiveWriter(sink, about)
+        encrypted = None if passphrase is None else EncryptingSink(file.write, passphrase)
+        archive = ArchiveWriter(file.write if encrypted is None else encrypted.write, about)
         for service in pool.services:
             await _add(service, archive)
         parts = archive.finish()
-        if isinstance(sink, EncryptingSink):
-            sink.finish()
+        if encrypted is not None:
+            encrypted.finish()
     return Written(path, about, parts)
 
 
@@ -76,16 +66,14 @@ async def _about(pool: Pool) -> About:
     for one in pool.services:
         schema, version = None, None
         if one.redis is not None:
-            facts = await redis_facts(one.redis.url, one.redis.keys)
+            facts = await redis_facts(one.redis)
             schema, version = facts.schema or 1, facts.version
         services.append(
             ServiceAbout(name=one.name, schema_version=schema, redis_version=version, run=one.run, bucket=one.bucket)
         )
     return About(
-        format=1,
-        pool_id=pool.id,
-        chain_id=pool.chain_id,
-        ledger=pool.ledger,
+        format=FORMAT,
+        **pool.identity._asdict(),
         release=release(),
         created=SystemClock().now().astimezone(UTC).replace(microsecond=0),
         services=tuple(services),
@@ -119,41 +107,36 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 async def _add(service: Service, archive: ArchiveWriter) -> None:
+    """Adds the parts of a service, in the order of `PARTS_OF`."""
     if service.redis is not None:
-        number = 0
-        async for records in copied(service.redis.url, service.redis.keys):
-            number += 1
-            archive.add(f"{service.name}-redis/{number:08d}", records)
-        if number == 0:
-            raise InvalidInput(
-                f"Redis has no data of the {service.name} at {service.redis.keys.prefix}*",
-                hint="check redis_url in its settings; if it never ran, name the other services by --service",
-            )
-    if service.name == "orchestrator":
-        _add_secrets(service, archive)
-        if service.objects is not None:
-            for name, path in _files(service.objects / "objects" / str(service.pool_id)):
-                if not is_object(name):
-                    continue
-                try:
-                    file = path.open("rb")
-                except FileNotFoundError:  # the orchestrator removes files that no work names
-                    continue
-                with file:
-                    stream(archive, f"orchestrator-objects/{name}", file)
-    if service.state is not None:
-        with open_copy(service.state) as copy:
-            copy.write(archive)
-
-
-def _add_secrets(service: Service, archive: ArchiveWriter) -> None:
-    secrets = {"sealing.key": service.sealing_key}
+        await _add_redis(service.name, service.redis, archive)
+    for name, path in service.key_files.items():
+        if name == "sealing.key" or path.exists():  # the first download of a file makes url.secret
+            archive.add(f"{service.name}-secrets/{name}", read_key(path))
     if service.objects is not None:
-        secrets["url.secret"] = service.objects / "url.secret"
-    for name, path in secrets.items():
-        if path is None or (name == "url.secret" and not path.exists()):
-            continue
-        archive.add(f"orchestrator-secrets/{name}", read_key(path))
+        for name, path in _files(service.objects):
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:  # the orchestrator removes files that no work names
+                continue
+            with file:
+                archive.add(f"{service.name}-objects/{name}", file)
+    if service.state is not None:
+        with open_snapshot(service.state) as snapshot:
+            for name, content in sorted(snapshot.files.items(), key=lambda item: item[0].split("/")):
+                archive.add(f"{service.name}-state/{name}", content)
+
+
+async def _add_redis(service: ServiceName, place: RedisPlace, archive: ArchiveWriter) -> None:
+    number = 0
+    async for records in copied(place):
+        number += 1
+        archive.add(f"{service}-redis/{number:08d}", records)
+    if number == 0:
+        raise InvalidInput(
+            f"Redis has no data of the {service} at {pattern(place.keys)}",
+            hint="check redis_url in its settings; if it never ran, name the other services by --service",
+        )
 
 
 def read_key(path: Path) -> bytes:
@@ -162,41 +145,27 @@ def read_key(path: Path) -> bytes:
     Raises:
         InvalidInput: The file can't be read, or is too long.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_KEY_BYTES + 1)
-    except OSError as error:
-        raise InvalidInput(
-            f"the key file {path} can't be read: {error.strerror}",
-            hint="run this as the user of the orchestrator, and check secrets_key_file in its settings",
-        ) from error
-    if len(data) > MOST_KEY_BYTES:
-        raise InvalidInput(f"{path} has more than {MOST_KEY_BYTES} bytes", hint="this is no key file")
-    return data
+    hint = "run this as the user of the orchestrator, and check secrets_key_file in its settings"
+    return read_limited(path, most=MOST_KEY_BYTES, what="the key file", hint=hint)
 
 
-def is_object(name: str) -> bool:
-    """Returns whether a path below a pool's folder is that of a stored file."""
-    return _OBJECT.fullmatch(name) is not None
-
-
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yields the files below a folder, in the order that a backup needs; other kinds of files are left out."""
+def _files(folder: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
+    """Yields names and paths of the stored files of a pool, in the order that a backup needs."""
     try:
         with os.scandir(folder) as entries:
             found: Sequence[os.DirEntry[str]] = sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return
     for entry in found:
+        name = prefix + entry.name
         if entry.is_dir(follow_symlinks=False):
-            for name, path in _files(Path(entry.path)):
-                yield f"{entry.name}/{name}", path
-        elif entry.is_file(follow_symlinks=False):
-            yield entry.name, Path(entry.path)
+            yield from _files(Path(entry.path), f"{name}/")
+        elif entry.is_file(follow_symlinks=False) and is_object(name):
+            yield name, Path(entry.path)
 
 
-def bytes_below(folder: Path) -> int:
-    """Returns the size of all files below a folder."""
+def objects_bytes(folder: Path) -> int:
+    """Returns the size of the stored files of a pool."""
     total = 0
     for _, path in _files(folder):
         try:

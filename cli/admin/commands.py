@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.exit_codes import FAILED
+from cli.admin.archive import About, Part, ServiceName
 from cli.groups import CommandGroup
 from cli.output.printing import JsonOption, note, say, show_json, show_table
 from cli.output.progress import working
 from cli.output.tables import Column, Columns
 from cli.output.values import Size
 from protocol.runtime.configuration_file import ConfigOption, reads
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cli.admin.archive import About, Part
+from protocol.runtime.findings import exit_code
 
 app = CommandGroup(name="admin", no_args_is_help=True, help="Back up and restore a pool's state.")
 
 PART_COLUMNS = Columns.of("part", "files", "bytes", Column("sha256", drop=1))
 FINDINGS = Columns.of("service", "check", "level", Column("bytes", drop=1), "found", "advice")
 
-
-class ServiceOption(StrEnum):
-    """A service with state."""
-
-    ORCHESTRATOR = "orchestrator"
-    GATEWAY = "gateway"
-    VALIDATOR = "validator"
-    TRAINER = "trainer"
-
-
 Services = Annotated[
-    list[ServiceOption] | None,
+    list[ServiceName] | None,
     typer.Option("--service", help="A service; repeatable. Default: all whose pool_id this machine's settings have."),
 ]
 PassphraseFile = Annotated[
@@ -69,7 +55,7 @@ async def backup(
     from cli.admin.services import configured  # noqa: PLC0415
 
     pool = configured(config, wanted=service or ())
-    passphrase = None if passphrase_file is None else passphrase_in(passphrase_file)
+    passphrase = passphrase_in(passphrase_file)
     with working("making a backup"):
         made = await make_backup(pool, to, passphrase=passphrase)
     if made.path == STANDARD_OUTPUT:
@@ -99,11 +85,11 @@ async def restore(
     an interruption, run the same command again.
     """
     from cli.admin.encryption import passphrase_in  # noqa: PLC0415 - `--help` does not need the services
-    from cli.admin.restore import opened  # noqa: PLC0415
     from cli.admin.restore import restore as restore_from  # noqa: PLC0415
     from cli.admin.services import configured  # noqa: PLC0415
+    from cli.admin.verify import opened  # noqa: PLC0415
 
-    passphrase = None if passphrase_file is None else passphrase_in(passphrase_file)
+    passphrase = passphrase_in(passphrase_file)
     with opened(file) as source, working("restoring a backup"):
         pool = configured(config, wanted=service or ())
         done = await restore_from(source, pool, passphrase=passphrase, replace=replace, only=service or ())
@@ -136,35 +122,31 @@ async def check(
         await _check_machine(config, to, service or (), as_json=as_json)
         return
     from cli.admin.encryption import passphrase_in  # noqa: PLC0415 - `--help` does not need the services
-    from cli.admin.restore import opened, verify  # noqa: PLC0415
+    from cli.admin.verify import opened, verify  # noqa: PLC0415
 
-    passphrase = None if passphrase_file is None else passphrase_in(passphrase_file)
+    passphrase = passphrase_in(passphrase_file)
     with opened(file) as source, working("verifying a backup"):
         found = verify(source, passphrase)
     _show(found.about, found.parts, as_json=as_json, file=file)
     if not as_json:
-        about = found.about
-        say(
-            f"{file} is complete: {_names(about)} of pool {about.pool_id} on chain {about.chain_id}, made by release "
-            f"{about.release} at {about.created:%Y-%m-%d %H:%M:%S} UTC"
-        )
+        made = f"made by release {found.about.release} at {found.about.created:%Y-%m-%d %H:%M:%S} UTC"
+        say(f"{file} is complete: {_names(found.about)} of {found.about.pool}, {made}")
 
 
-async def _check_machine(config: Path | None, to: Path, wanted: Sequence[str], *, as_json: bool) -> None:
-    from cli.admin.findings import FAILURE, findings  # noqa: PLC0415
+async def _check_machine(config: Path | None, to: Path, wanted: Sequence[ServiceName], *, as_json: bool) -> None:
+    from cli.admin.findings import findings  # noqa: PLC0415
     from cli.admin.services import configured  # noqa: PLC0415
 
     pool = configured(config, wanted=wanted)
     found = await findings(pool, to)
     rows = [
-        [one.service, one.check, one.level, None if one.bytes is None else Size(one.bytes), one.found, one.advice]
-        for one in found
+        [service, one.check, one.level, None if size is None else Size(size), one.found, one.advice]
+        for service, one, size in found
     ]
     show_table(FINDINGS, rows, as_json=as_json)
     if not as_json:
         _note_left_out(pool.left_out)
-    if any(one.level == FAILURE for one in found):
-        raise typer.Exit(FAILED)
+    raise typer.Exit(exit_code(finding for _, finding, _ in found))
 
 
 def _show(

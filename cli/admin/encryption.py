@@ -7,14 +7,16 @@ missing, moved or added. A new salt for each file gives each file its own key, s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from cli.admin.archive import BadBackup, Sink, Source
+from cli.admin.archive import BadBackup
 from protocol.errors import InvalidInput
+from protocol.runtime.files import read_limited
 from protocol.runtime.randomness import token_bytes
 
 MAGIC = b"muster-backup-aes256gcm-scrypt-1"
@@ -26,22 +28,18 @@ _COST = 1 << 17
 _MOST_PASSPHRASE = 4096
 
 
-def passphrase_in(path: Path) -> bytes:
-    """Returns the passphrase in a file: its content without a final line break.
+def passphrase_in(path: Path | None) -> bytes | None:
+    """Returns the passphrase in a file: its content without a final line break; None if no file is named.
 
     Raises:
         InvalidInput: The file can't be read, is empty, or is too long.
     """
-    try:
-        with path.open("rb") as file:
-            passphrase = file.read(_MOST_PASSPHRASE + 1).rstrip(b"\r\n")
-    except OSError as error:
-        raise InvalidInput(f"the passphrase file {path} can't be read: {error.strerror}") from error
-    if not passphrase or len(passphrase) > _MOST_PASSPHRASE:
-        raise InvalidInput(
-            f"the passphrase file {path} is empty or longer than {_MOST_PASSPHRASE} bytes",
-            hint="write a long random passphrase into it, and keep a copy elsewhere",
-        )
+    if path is None:
+        return None
+    hint = "write a long random passphrase into it, and keep a copy elsewhere"
+    passphrase = read_limited(path, most=_MOST_PASSPHRASE, what="the passphrase file", hint=hint).rstrip(b"\r\n")
+    if not passphrase:
+        raise InvalidInput(f"the passphrase file {path} is empty", hint=hint)
     return passphrase
 
 
@@ -49,19 +47,19 @@ class EncryptingSink:
     """Encrypts what is written to it; `finish` must be called at the end.
 
     Args:
-        sink: Receives the encrypted bytes.
+        out: Function that writes encrypted bytes.
         passphrase: The passphrase.
     """
 
-    def __init__(self, sink: Sink, passphrase: bytes) -> None:
-        self._sink = sink
+    def __init__(self, out: Callable[[bytes], object], passphrase: bytes) -> None:
+        self._out = out
         salt = token_bytes(_SALT)
         self._cipher = _cipher(passphrase, salt)
         self._waiting = bytearray()
         self._number = 0
-        sink.write(MAGIC + salt)
+        out(MAGIC + salt)
 
-    def write(self, data: bytes, /) -> None:
+    def write(self, data: bytes) -> None:
         """Encrypts bytes; up to one chunk of them waits in memory."""
         self._waiting += data
         while len(self._waiting) >= CHUNK:
@@ -74,7 +72,7 @@ class EncryptingSink:
     def _seal(self, size: int, *, last: bool) -> None:
         chunk = bytes(self._waiting[:size])
         del self._waiting[:size]
-        self._sink.write(self._cipher.encrypt(_nonce(self._number, last=last), chunk, MAGIC))
+        self._out(self._cipher.encrypt(_nonce(self._number, last=last), chunk, MAGIC))
         self._number += 1
 
 
@@ -82,22 +80,26 @@ class DecryptingSource:
     """Decrypts a file that `EncryptingSink` wrote.
 
     Args:
-        source: The encrypted bytes after the magic number.
+        take: Function that reads the file after the magic number; it returns fewer bytes only at the end.
         passphrase: The passphrase.
+
+    Raises:
+        BadBackup: The passphrase is wrong, or the file is damaged or truncated.
     """
 
-    def __init__(self, source: Source, passphrase: bytes) -> None:
-        self._source = source
-        self._cipher = _cipher(passphrase, source.read(_SALT))
+    def __init__(self, take: Callable[[int], bytes], passphrase: bytes) -> None:
+        self._take = take
+        self._cipher = _cipher(passphrase, take(_SALT))
         self._ready = bytearray()
         self._number = 0
         self._ended = False
+        self._open()
 
-    def read(self, size: int, /) -> bytes:
+    def read(self, size: int) -> bytes:
         """Returns the next decrypted bytes.
 
         Raises:
-            BadBackup: The passphrase is wrong, or the file is damaged or truncated.
+            BadBackup: The file is damaged or truncated.
         """
         while len(self._ready) < size and not self._ended:
             self._open()
@@ -106,7 +108,7 @@ class DecryptingSource:
         return data
 
     def _open(self) -> None:
-        sealed = self._source.read(CHUNK + _TAG)
+        sealed = self._take(CHUNK + _TAG)
         self._ended = len(sealed) < CHUNK + _TAG
         try:
             self._ready += self._cipher.decrypt(_nonce(self._number, last=self._ended), sealed, MAGIC)

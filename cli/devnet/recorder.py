@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -15,7 +15,7 @@ from typing import Any, Self
 import psutil
 
 from cli.devnet.directory import DevnetDirectory
-from cli.devnet.report.data import Contributor, ProcessCost, RunRecord
+from cli.devnet.report.data import ProcessCost, RunRecord
 from cli.devnet.settings import ServicePlaces
 from cli.devnet.supervisor import Supervisor
 from cli.devnet.tasks import open_orchestrator
@@ -51,12 +51,9 @@ class RunRecorder:
         places: Addresses of the devnet's services.
         deployment: Addresses of the contracts.
         supervisor: Supervisor of the processes whose resource use is recorded.
-        contributors: All workers; the recorder reads their stakes.
-        about: Parameters of the run, for the report.
-        machine: Versions and hardware of this machine, for the report.
-        steps_under_way: Number of steps that may be in progress at a time.
+        known: Record with what is known before the run: parameters, machine, start and all workers, whose stakes the
+            recorder reads.
         polling: Factor by which the pauses between polls of the chain are longer.
-        began: Start of the devnet, Unix time in seconds.
         clock: Source of time.
     """
 
@@ -67,38 +64,30 @@ class RunRecorder:
         deployment: Deployment,
         supervisor: Supervisor,
         *,
-        contributors: Sequence[Contributor],
-        about: Mapping[str, str],
-        machine: Mapping[str, str],
-        steps_under_way: int,
+        known: RunRecord,
         polling: float = 1.0,
-        began: float,
         clock: Clock | None = None,
     ) -> None:
         self._directory = directory
         self._places = places
         self._deployment = deployment
-        self._contributors = list(contributors)
-        self._about = about
-        self._machine = machine
-        self._steps_under_way = steps_under_way
+        self._known = known
         self._clock = clock or SystemClock()
-        self._began = began
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._ledger: Ledger | None = None
         self._chain: ChainWatch | None = None
-        shared = {one.name: directory.path / "workers" / one.name / "shared" for one in contributors}
+        shared = {one.name: directory.path / "workers" / one.name / "shared" for one in known.contributors}
         self._polling = polling
         self._arrivals = ArrivalWatch(shared, clock=self._clock)
         self._processes = ProcessWatch(supervisor, clock=self._clock)
 
     async def __aenter__(self) -> Self:
         self._ledger = await self._stack.enter_async_context(Ledger.connect(self._places.rpc, self._deployment))
-        stakes = await asyncio.gather(*[self._ledger.stake.of(one.provider) for one in self._contributors])
-        self._contributors = [
-            replace(one, stake_before=stake.active) for one, stake in zip(self._contributors, stakes, strict=True)
-        ]
+        contributors = self._known.contributors
+        stakes = await asyncio.gather(*[self._ledger.stake.of(one.provider) for one in contributors])
+        before = [replace(one, stake_before=stake.active) for one, stake in zip(contributors, stakes, strict=True)]
+        self._known = replace(self._known, contributors=before)
         self._chain = ChainWatch(self._ledger, every=self._polling * _CHAIN_POLL, clock=self._clock)
         for loop in (self._chain.run(), self._arrivals.run(), self._processes.run()):
             self._tasks.append(asyncio.create_task(loop))
@@ -110,18 +99,14 @@ class RunRecorder:
 
     def snapshot(self) -> RunRecord:
         """Returns the part of the record that needs no network request."""
-        return RunRecord(
-            about=self._about,
-            machine=self._machine,
-            began=self._began,
+        return replace(
+            self._known,
             ended=self._clock.now().timestamp(),
-            contributors=self._contributors,
             events=() if self._chain is None else tuple(self._chain.events),
             blocks={} if self._chain is None else dict(self._chain.blocks),
             progress=read_progress(self._directory.trainer / "progress.jsonl"),
             stored=stored_at(self._directory.objects),
             arrivals=self._arrivals.seen,
-            steps_under_way=self._steps_under_way,
         )
 
     async def collect(self) -> RunRecord:
@@ -133,16 +118,17 @@ class RunRecorder:
         if self._ledger is None or self._chain is None:
             raise RuntimeError("the recorder has not been entered")
         await self._chain.poll()
-        stakes = await asyncio.gather(*[self._ledger.stake.of(one.provider) for one in self._contributors])
+        contributors = self._known.contributors
+        stakes = await asyncio.gather(*[self._ledger.stake.of(one.provider) for one in contributors])
         listed = await self._listed()
         snapshot = self.snapshot()
-        cheaters = {one.node for one in self._contributors if one.cheat}
+        cheaters = {one.node for one in contributors if one.cheat}
         audits = await run_in_thread(read_audits, self._directory.objects, snapshot.events, cheaters)
         return replace(
             snapshot,
             contributors=[
                 replace(one, stake_after=stake.active + stake.unbonding)
-                for one, stake in zip(self._contributors, stakes, strict=True)
+                for one, stake in zip(contributors, stakes, strict=True)
             ],
             rollouts=listed.rollouts,
             leases=listed.leases,
@@ -153,12 +139,12 @@ class RunRecorder:
         )
 
     async def _listed(self) -> _Listed:
-        """Returns what the orchestrator lists; parts are empty if it is down, so that the report omits them."""
+        """Reads the orchestrator's lists; parts are empty if it is down, so that the report omits them."""
         found = _Listed()
         async with open_orchestrator(self._directory, self._places) as client:
             with suppress(MusterError):
                 found.rollouts = [item async for item in client.rollouts(status="all")]
-                for one in self._contributors:
+                for one in self._known.contributors:
                     with suppress(MusterError):
                         found.leases[one.node] = (await client.leases(one.node)).leases
                     with suppress(MusterError):
@@ -172,7 +158,7 @@ class RunRecorder:
 
 @dataclass(slots=True)
 class _Listed:
-    """What the orchestrator lists: rollout files, leases and metrics of each node, and samples of steps."""
+    """Lists of the orchestrator: rollout files, leases and metrics of each node, and samples of steps."""
 
     rollouts: list[RolloutItem] = field(default_factory=list)
     leases: dict[Address, tuple[LeaseView, ...]] = field(default_factory=dict)

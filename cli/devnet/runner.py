@@ -19,7 +19,7 @@ from cli.devnet.network import CHAIN_ID, NetworkStart, RunningNetwork
 from cli.devnet.options import DevnetOptions
 from cli.devnet.orphan_reaper import OrphanReaper
 from cli.devnet.recorder import RunRecorder
-from cli.devnet.report.data import Contributor
+from cli.devnet.report.data import Contributor, RunRecord
 from cli.devnet.report.pipeline import steps_before
 from cli.devnet.report.work import work_timelines
 from cli.devnet.result import RunResult
@@ -234,12 +234,15 @@ class _Runner:
             places,
             network.economy.deployment,
             self._supervisor,
-            contributors=contributors,
-            about={**run.about, "runtime": network.runtime.value},
-            machine=describe_machine(self._directory.path, engine=run.engine, chain=self._options.chain),
-            steps_under_way=run.async_level + 1,
+            known=RunRecord(
+                about={**run.about, "runtime": network.runtime.value},
+                machine=describe_machine(self._directory.path, engine=run.engine, chain=self._options.chain),
+                began=self._began,
+                ended=self._began,
+                contributors=contributors,
+                steps_under_way=run.async_level + 1,
+            ),
             polling=run.scale.polling,
-            began=self._began,
         )
 
     async def _show(self, network: RunningNetwork) -> None:

@@ -23,6 +23,7 @@ from cli.output.printing import JsonOption, note, say, show_fields, show_json, s
 from cli.output.tables import Column, Columns
 from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.configuration_file import reads
+from protocol.runtime.files import read_limited
 from rollouts.environments import load_environment
 from rollouts.environments.interface import Prompt
 from rollouts.environments.mixture import parts_of
@@ -297,15 +298,8 @@ def parse_value(text: str) -> JsonValue:
 
 
 def _options_file(path: Path) -> dict[str, JsonValue]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_OPTIONS + 1)
-    except OSError as error:
-        raise InvalidInput(
-            f"the options file {path} can't be read: {error.strerror}", hint="write -o @FILE with a path of a file"
-        ) from error
-    if len(data) > _LARGEST_OPTIONS:
-        raise InvalidInput(f"the options file {path} has more than {_LARGEST_OPTIONS} bytes", hint="name another file")
+    hint = "write -o @FILE with the path of a file of options"
+    data = read_limited(path, most=_LARGEST_OPTIONS, what="the options file", hint=hint)
     kind = "TOML" if path.suffix == ".toml" else "JSON"
     hint = "give a JSON object or, with the ending .toml, a TOML table: one entry for each option"
     try:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from cli.output.printing import note
 from protocol.errors import InvalidInput, plain_message
+from protocol.runtime.files import read_limited
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -28,13 +29,7 @@ def read_document(path: Path, kind: type[M], *, made_by: str) -> M:
         InvalidInput: The file can't be read, is too long or does not fit `kind`; the message names the first error.
     """
     hint = f"`{made_by}` writes such a file"
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise InvalidInput(f"can't read {path}: {error.strerror}", hint="check its permissions") from error
-    if len(content) > _MOST_BYTES:
-        raise InvalidInput(f"{path} is longer than {_MOST_BYTES} bytes", hint=hint)
+    content = read_limited(path, most=_MOST_BYTES, what="the file", hint=hint)
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:

@@ -14,8 +14,8 @@ import typer
 from cli.output.printing import note, say
 from cli.output.quantities import counted
 from protocol.errors import InvalidInput, NotFound, Unavailable
+from trainer.run.state.folder import PROGRESS_FILE
 
-PROGRESS_FILE = "progress.jsonl"
 _EXPORTED = frozenset({"step", "evaluation", "published"})
 """Kinds of log lines that are exported. The version number in a line is the x value of the line's points."""
 _NOT_CURVES = frozenset({"step", "version", "at_ms"})

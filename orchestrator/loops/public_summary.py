@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.runs.public_summary import PublicPage
+from orchestrator.runs.public_summary import PublicSummaryService
 from protocol.redis.leader_lease import LeaderLease
 
 
@@ -14,7 +14,7 @@ class PublicSummaryLoop:
         lease: Leader lease of this loop.
     """
 
-    def __init__(self, page: PublicPage, *, lease: LeaderLease) -> None:
+    def __init__(self, page: PublicSummaryService, *, lease: LeaderLease) -> None:
         self._page = page
         self._lease = lease
 

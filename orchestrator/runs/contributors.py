@@ -9,8 +9,8 @@ from orchestrator.chain.cached_pool import CachedPool
 from orchestrator.chain.interface import PoolLedger, ProviderStatus
 from orchestrator.runs.evidence import EvidenceReader, explanation_of
 from orchestrator.runs.leasing import SlotLeasing
-from orchestrator.runs.public_summary import day_earnings, verdict_totals
-from orchestrator.store.accounts import AccountStore
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.store.accounts import AccountStore, day_earnings
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.run_rows import SlotRow
@@ -18,7 +18,7 @@ from orchestrator.store.runs import RunStore
 from orchestrator.store.sessions import LOGIN_LIFE, Session, SessionStore
 from protocol.errors import Forbidden, MusterError, NotFound, RateLimited, Unauthenticated
 from protocol.http.lookups import LookupLimits, Lookups
-from protocol.http.rates import IpRates, Rate
+from protocol.http.rates import IpRates
 from protocol.identifiers import Address, Digest, address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock, milliseconds
@@ -62,9 +62,7 @@ class Contributors:
         ledger: The pool on the ledger.
         pool: The cached pool on the ledger.
         evidence: Reader of audit files.
-        pool_id: Number of the pool.
-        public_url: URL of the pool, for the links of logins.
-        rate: Maximum rate of requests of one provider's sessions together.
+        settings: Settings of the orchestrator: pool, its URL, and the rate of one provider's sessions together.
         clock: Clock of sessions and caches.
     """
 
@@ -76,9 +74,7 @@ class Contributors:
         ledger: PoolLedger,
         pool: CachedPool,
         evidence: EvidenceReader,
-        pool_id: int,
-        public_url: str,
-        rate: Rate,
+        settings: OrchestratorSettings,
         clock: Clock,
     ) -> None:
         self.sessions = SessionStore(database)
@@ -87,10 +83,10 @@ class Contributors:
         self._leasing = leasing
         self._pool = pool
         self._evidence = evidence
-        self._pool_id = pool_id
-        self._url = public_url
+        self._pool_id = settings.pool_id
+        self._url = settings.public_url
         self._clock = clock
-        self._rates = IpRates(rate, clock=clock)
+        self._rates = IpRates(settings.node_rate(), clock=clock)
         self._reading: set[Address] = set()
         # Sessions exist only for known providers, so strangers can't cause these reads.
         self._on_ledger: Lookups[Address, ProviderStatus] = Lookups(
@@ -240,14 +236,14 @@ class Contributors:
                     state=row.state,
                     since_ms=row.since_ms,
                     reason=row.reason,
-                    verdicts=verdict_totals(account),
+                    verdicts=account.verdicts,
                     earned=plain_amount(account.earned),
                     slashed=plain_amount(account.slashed),
                 )
                 for row, account in zip(rows, accounts, strict=True)
             ),
             nodes_total=len(nodes),
-            verdicts=verdict_totals(total),
+            verdicts=total.verdicts,
             counted_since_ms=total.since_ms,
             earned=plain_amount(total.earned),
             claimed=plain_amount(total.claimed),

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 from ledger.amounts import plain_amount
 from orchestrator.chain.interface import PoolLedger, PoolMoney
-from orchestrator.runs.public_summary import day_earnings, verdict_totals
-from orchestrator.store.accounts import Account, AccountStore
+from orchestrator.store.accounts import Account, AccountStore, day_earnings
 from orchestrator.store.nodes import NodeStore
 from protocol.http.lookups import Lookups
 from protocol.identifiers import Address
@@ -97,7 +96,7 @@ def _account_view(node: Address, account: Account) -> NodeAccountView:
         node=node,
         earned=plain_amount(account.earned),
         slashed=plain_amount(account.slashed),
-        verdicts=verdict_totals(account),
+        verdicts=account.verdicts,
         counted_since_ms=account.since_ms,
     )
 

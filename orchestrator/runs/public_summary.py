@@ -17,7 +17,7 @@ from ledger.client.pools import Terms
 from orchestrator.chain.cached_pool import CachedPool
 from orchestrator.runs.control import RunControl
 from orchestrator.settings import OrchestratorSettings
-from orchestrator.store.accounts import Account, AccountStore
+from orchestrator.store.accounts import AccountStore, day_earnings
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import NodeStore
 from protocol.errors import MusterError, Unavailable
@@ -28,14 +28,7 @@ from protocol.runtime.logs import get_logger
 from protocol.versions import release
 from protocol.wire.listings import MOST_FIGURED_STEPS
 from protocol.wire.nodes import NodeState
-from protocol.wire.public import (
-    MOST_PROVIDERS,
-    DayEarnings,
-    PublicProvider,
-    PublicSummary,
-    PublicTerms,
-    VerdictTotals,
-)
+from protocol.wire.public import MOST_PROVIDERS, PublicProvider, PublicSummary, PublicTerms
 
 HELD = timedelta(seconds=5)
 """Time for which an instance answers from memory."""
@@ -53,7 +46,7 @@ class Published:
     etag: str
 
 
-class PublicPage:
+class PublicSummaryService:
     """Service that publishes the summary.
 
     Args:
@@ -155,7 +148,7 @@ class PublicPage:
             version=None if view is None or view.checkpoint is None else view.checkpoint.version,
             steps=() if view is None else view.steps,
             figures=figures,
-            verdicts=verdict_totals(total),
+            verdicts=total.verdicts,
             counted_since_ms=total.since_ms,
             earned=plain_amount(total.earned),
             slashed=plain_amount(total.slashed),
@@ -189,23 +182,6 @@ class PublicPage:
     @property
     def _key(self) -> str:
         return self._database.key("public")
-
-
-def verdict_totals(account: Account) -> VerdictTotals:
-    """Converts the counts of an account into the model that the API returns."""
-    return VerdictTotals(
-        accepted=account.accepted,
-        rejected=account.rejected,
-        forged=account.forged,
-        expired=account.expired,
-        disputes=account.disputes,
-        disputes_lost=account.disputes_lost,
-    )
-
-
-def day_earnings(days: dict[int, int]) -> tuple[DayEarnings, ...]:
-    """Converts earnings by day into the model that the API returns."""
-    return tuple(DayEarnings(day=day, earned=plain_amount(earned)) for day, earned in days.items())
 
 
 def public_terms(terms: Terms) -> PublicTerms:

@@ -20,9 +20,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ledger.amounts import plain_amount
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
 from protocol.identifiers import Address, address
+from protocol.wire.public import DayEarnings, VerdictTotals
 
 SMALLEST = 10**9
 """Smallest counted amount, in 10⁻¹⁸ MUST; smaller parts of an event's money are not counted."""
@@ -49,6 +51,18 @@ class Account:
     claimed: int = 0
     """Earnings that the provider has collected; 0 in accounts of nodes."""
     slashed: int = 0
+
+    @property
+    def verdicts(self) -> VerdictTotals:
+        """The counts, as the API returns them."""
+        return VerdictTotals(
+            accepted=self.accepted,
+            rejected=self.rejected,
+            forged=self.forged,
+            expired=self.expired,
+            disputes=self.disputes,
+            disputes_lost=self.disputes_lost,
+        )
 
 
 class AccountStore:
@@ -95,6 +109,11 @@ class AccountStore:
 
     def _key(self, *parts: str) -> str:
         return self._database.key("run", *parts)
+
+
+def day_earnings(days: Mapping[int, int]) -> tuple[DayEarnings, ...]:
+    """Converts earnings by day into the model that the API returns."""
+    return tuple(DayEarnings(day=day, earned=plain_amount(earned)) for day, earned in days.items())
 
 
 def _account(fields: Mapping[str, str]) -> Account:

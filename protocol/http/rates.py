@@ -29,6 +29,11 @@ class Rate:
                 f"the numbers of a rate must be positive, not {self}", hint="correct the rate in the settings"
             )
 
+    @classmethod
+    def per_second(cls, rate: float, *, burst: int) -> Rate:
+        """Returns the limit of a setting in calls per second, which may be a fraction; rounded to calls per minute."""
+        return cls(count=max(1, round(rate * 60)), per=timedelta(minutes=1), burst=burst)
+
     @property
     def interval_s(self) -> float:
         """Seconds between two calls at the average rate."""

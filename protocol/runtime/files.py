@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from protocol.errors import Conflict
+from protocol.errors import Conflict, InvalidInput
 from protocol.runtime.randomness import token_hex
 
 
@@ -47,6 +47,28 @@ def check_format(found: object, *, known: int, what: str) -> int:
     return found
 
 
+def read_limited(path: Path, *, most: int, what: str, hint: str = "") -> bytes:
+    """Returns the content of a file that should be small.
+
+    Args:
+        path: The file.
+        most: Maximum number of bytes.
+        what: Name of the file in errors.
+        hint: Next step for the user in errors.
+
+    Raises:
+        InvalidInput: The file can't be read, or is longer.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise InvalidInput(f"{what} {path} can't be read: {error.strerror}", hint=hint) from error
+    if len(data) > most:
+        raise InvalidInput(f"{what} {path} has more than {most} bytes", hint=hint)
+    return data
+
+
 def write_atomically(path: Path, content: bytes | str | Iterable[bytes | memoryview], *, mode: int = 0o600) -> None:
     """Replaces a file atomically: a crash leaves the old or the new content.
 
@@ -68,12 +90,17 @@ def write_atomically(path: Path, content: bytes | str | Iterable[bytes | memoryv
 
 
 @contextmanager
-def atomic_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
+def atomic_file(path: Path, *, mode: int = 0o600, sync: bool = True) -> Iterator[IO[bytes]]:
     """Opens a temporary file that replaces `path` when the block ends without an exception.
 
     The file and its directory entry are synced to disk after the block. After an exception the temporary file is
     removed. Its name is always `.NAME.part`, so the next write replaces a temporary file that a crash has left, also
     for programs that have it open. Only one process at a time may write `path`.
+
+    Args:
+        path: Path of the file. Its directory must exist.
+        mode: Permissions of the new file. The umask does not apply.
+        sync: False if the caller syncs the disk itself, once for many files.
     """
     partial = path.with_name(f".{path.name}.part")
     partial.unlink(missing_ok=True)
@@ -81,10 +108,12 @@ def atomic_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
-        sync_path(path.parent)
+        if sync:
+            sync_path(path.parent)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""Findings of the checks of `muster worker doctor` and `muster validator doctor`."""
+"""Findings of the checks of `muster worker doctor`, `muster validator doctor` and `muster admin check`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Level(StrEnum):
     WARNING = "warning"
     """It works, but with a limitation."""
     FAILURE = "failure"
-    """The worker can't join the pool, or the validator can't judge."""
+    """The worker can't join the pool, the validator can't judge, or a backup would lack something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

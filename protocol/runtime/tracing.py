@@ -34,7 +34,7 @@ Attribute = str | bool | int | float
 
 FLUSH_WITHIN = timedelta(seconds=2)
 """Time in which a stopping process sends its last spans; spans that a slow collector does not take are lost."""
-_COMPLAINTS_EVERY = timedelta(minutes=1)
+_LOG_EVERY = timedelta(minutes=1)
 _TAG = b"muster-trace-v1"
 """Domain separation tag of trace ids."""
 
@@ -219,7 +219,7 @@ class _OpenTelemetry:
 
         name = os.environ.get("OTEL_SERVICE_NAME") or f"muster-{service}"
         self._exporter: SpanExporter = OTLPSpanExporter()
-        _log_failures_seldom(OTLPSpanExporter.__module__)
+        _limit_log(OTLPSpanExporter.__module__)
         self._provider = TracerProvider(
             sampler=TraceIdRatioBased(ratio),
             resource=Resource.create({"service.name": name, "service.version": __version__}),
@@ -288,20 +288,20 @@ def _named(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     }
 
 
-def _log_failures_seldom(module: str) -> None:
+def _limit_log(module: str) -> None:
     """Lets the exporter log one failure a minute: while a collector is down, it would log several for each export."""
     logger = logging.getLogger(module)
     logger.setLevel(logging.ERROR)
-    if not any(isinstance(one, _Seldom) for one in logger.filters):
-        logger.addFilter(_Seldom())
+    if not any(isinstance(one, _OneAMinute) for one in logger.filters):
+        logger.addFilter(_OneAMinute())
 
 
-class _Seldom(logging.Filter):
+class _OneAMinute(logging.Filter):
     _last = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Returns whether the last record was long enough ago."""
-        if record.created - self._last < _COMPLAINTS_EVERY.total_seconds():
+        if record.created - self._last < _LOG_EVERY.total_seconds():
             return False
         self._last = record.created
         return True

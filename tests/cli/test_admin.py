@@ -22,17 +22,18 @@ import pytest
 import redis as sync_redis
 
 import cli.admin.encryption
-import cli.admin.restore
-from cli.admin.archive import ABOUT, PARTS, About, ArchiveReader, ArchiveWriter, BadBackup, ServiceAbout
+import cli.admin.targets
+from cli.admin.archive import ABOUT, PARTS, About, ArchiveReader, ArchiveWriter, BadBackup, ServiceAbout, ServiceName
 from cli.admin.encryption import CHUNK, DecryptingSource, EncryptingSink
-from cli.admin.redis_copy import RECORDS_AT_ONCE, Record, copied, decoded, encoded
-from cli.admin.restore import verify
+from cli.admin.records import RedisPlace, copied, decoded, encoded
+from cli.admin.verify import verify
 from ledger.artifacts import Contract
 from ledger.deployment import Deployment
 from orchestrator.domain.keys import SCHEMA, pool_keys
 from protocol.identity.keys import Key
 from protocol.redis.connection import connect_redis
 from protocol.redis.schema import RESTORING, RestoreUnfinished, ensure_schema
+from protocol.redis.snapshot import RECORDS_AT_ONCE, Record
 from protocol.runtime.files import NewerFormat
 from tests.kit.devnet import Said, run_muster
 
@@ -207,7 +208,7 @@ def test_a_copy_under_writes_has_every_key_of_one_moment(place: Place) -> None:
             started.set()
 
     async def copy() -> list[bytes]:
-        return [each async for each in copied(place.url, KEYS)]
+        return [each async for each in copied(RedisPlace(place.url, KEYS, SCHEMA))]
 
     writing = threading.Thread(target=write)
     writing.start()
@@ -234,7 +235,11 @@ def test_a_copy_under_writes_has_every_key_of_one_moment(place: Place) -> None:
         (lambda place: place.settings(pool=8), (), "the backup is of pool 7 of the ledger"),
         (lambda place: place.settings(chain=1), (), "this configuration is of pool 7"),
         (lambda place: place.settings(ledger=Key.generate().address), (), "of the same pool"),
-        (lambda place: place.settings(more='storage_bucket = "b"\n'), (), "the settings name the bucket b"),
+        (
+            lambda place: place.settings(more='storage_bucket = "b"\n'),
+            (),
+            "`storage_bucket` of the orchestrator was None",
+        ),
         (lambda _: None, ("--service", "gateway"), "gateway"),
         (
             lambda place: place.redis.set(KEYS.of("lease", "scheduler"), 1),
@@ -244,7 +249,7 @@ def test_a_copy_under_writes_has_every_key_of_one_moment(place: Place) -> None:
         (lambda place: place.listen(), ("--replace",), "the orchestrator is running"),
         (lambda place: place.redis.set(KEYS.of("a"), 1), (), "has data in this Redis"),
         (lambda place: (place.folder / "sealing.key").write_bytes(b"another"), (), "sealing.key exists"),
-        (lambda place: (place.folder / "b.tar").unlink(), (), "there is no file"),
+        (lambda place: (place.folder / "b.tar").unlink(), (), "can't be read: No such file"),
         (lambda place: (place.folder / "b.tar").write_bytes(b"x" * 2000), (), "this is no backup"),
         (lambda _: None, ("--passphrase-file", "deployment.json"), "is not encrypted"),
     ],
@@ -288,7 +293,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(
 )
 def test_data_of_a_newer_release_or_redis_are_refused(place: Place, of: dict[str, Any], said: str) -> None:
     (place.folder / "b.tar").write_bytes(
-        archive_of(described=about(services=(ServiceAbout(name="orchestrator", **of),)))
+        archive_of(described=about(services=(ServiceAbout(name=ServiceName.ORCHESTRATOR, **of),)))
     )
     before = place.values()
     assert said in place.muster("restore", place.folder / "b.tar", "--replace").err
@@ -354,7 +359,7 @@ def killed_at(kind: type, method: str, number: int) -> None:
 
 def test_a_killed_backup_leaves_no_file_of_its_name_and_can_be_repeated(place: Place) -> None:
     def work() -> object:
-        killed_at(ArchiveWriter, "stream", 3)
+        killed_at(ArchiveWriter, "add", 3)
         return place.backup()
 
     assert forked(work) == -signal.SIGKILL
@@ -373,7 +378,7 @@ def test_services_do_not_start_after_a_killed_restore_which_can_be_repeated(plac
     place.redis.set(KEYS.of("of-before"), 1)
 
     def work() -> object:
-        killed_at(cli.admin.restore._Target, "write", number)
+        killed_at(cli.admin.targets._OrchestratorTarget, "write", number)
         return place.muster("restore", file, "--replace")
 
     async def start() -> None:
@@ -429,7 +434,7 @@ def about(**changes: Any) -> About:
         "ledger": LEDGER,
         "release": "0.1.0",
         "created": datetime(2026, 11, 28, tzinfo=UTC),
-        "services": (ServiceAbout(name="orchestrator", schema_version=2, redis_version="7.0.15"),),
+        "services": (ServiceAbout(name=ServiceName.ORCHESTRATOR, schema_version=2, redis_version="7.0.15"),),
     }
     return About(**values | changes)
 
@@ -437,7 +442,7 @@ def about(**changes: Any) -> About:
 def archive_of(*members: tuple[str, bytes], checked: bool = False, described: About | None = None) -> bytes:
     """Returns an archive; members that a writer refuses are written nevertheless."""
     sink = io.BytesIO()
-    writer = ArchiveWriter(sink, described or about())
+    writer = ArchiveWriter(sink.write, described or about())
     for name, content in members:
         if checked:
             writer.add(name, content)
@@ -483,7 +488,8 @@ BAD: dict[str, bytes] = {
     ),
     "of no service": archive_of(("trainer-state/journal.jsonl", b"")),
     "no state": archive_of(
-        ("trainer-state/trainer.lock", b""), described=about(services=(ServiceAbout(name="trainer", run="main"),))
+        ("trainer-state/trainer.lock", b""),
+        described=about(services=(ServiceAbout(name=ServiceName.TRAINER, run="main"),)),
     ),
     "long key": archive_of(("orchestrator-secrets/sealing.key", b"k" * 5000)),
     "duplicate": archive_of(*[("orchestrator-secrets/sealing.key", SEALING)] * 2),
@@ -529,7 +535,7 @@ def test_a_bad_file_is_refused_before_anything_is_written(place: Place) -> None:
 def test_every_changed_or_missing_byte_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "b"
     sealed = io.BytesIO()
-    sink = EncryptingSink(sealed, b"p")
+    sink = EncryptingSink(sealed.write, b"p")
     sink.write(GOOD + bytes(CHUNK))
     sink.finish()
 
@@ -557,27 +563,26 @@ def test_every_changed_or_missing_byte_is_detected(tmp_path: Path) -> None:
         [chunks[0], chunks[0], chunks[1]],
         [chunks[0][:-1] + b"x", chunks[1]],
     ):
-        source = DecryptingSource(io.BytesIO(content[32:64] + b"".join(other)), b"p")
         with pytest.raises(BadBackup):
-            source.read(len(content))
+            DecryptingSource(io.BytesIO(content[32:64] + b"".join(other)).read, b"p").read(len(content))
     with pytest.raises(BadBackup, match="passphrase is wrong"):
-        ArchiveReader(DecryptingSource(io.BytesIO(content[32:]), b"q"), length=len(content))
+        DecryptingSource(io.BytesIO(content[32:]).read, b"q")
     with pytest.raises(NewerFormat):
-        ArchiveReader(io.BytesIO(archive_of(described=about(format=2))), length=1 << 20)
+        ArchiveReader(io.BytesIO(GOOD.replace(b'"format": 1', b'"format": 2')).read, length=1 << 20)
     assert PARTS.encode() in GOOD
 
 
 def test_a_large_file_and_a_file_that_changes_its_size(tmp_path: Path) -> None:
     """The header of a file above 8 GiB, which needs no extension, and a file that grows while it is read."""
     sink = io.BytesIO()
-    writer = ArchiveWriter(sink, about(services=(ServiceAbout(name="trainer", run="main"),)))
+    writer = ArchiveWriter(sink.write, about(services=(ServiceAbout(name=ServiceName.TRAINER, run="main"),)))
     with pytest.raises(Exception, match="changed its size"):
-        writer.stream("trainer-state/state.safetensors", 20 << 30, iter([b"x"]))
+        writer._write("trainer-state/state.safetensors", iter([b"x"]), 20 << 30)
     data = sink.getvalue()
-    member = next(ArchiveReader(io.BytesIO(data), length=1 << 40).members())
+    member = next(ArchiveReader(io.BytesIO(data).read, length=1 << 40).members())
     assert (member.name, member.size) == ("trainer-state/state.safetensors", 20 << 30)
     with pytest.raises(BadBackup, match="claims"):
-        next(ArchiveReader(io.BytesIO(data), length=len(data)).members())
+        next(ArchiveReader(io.BytesIO(data).read, length=len(data)).members())
 
 
 def test_the_machine_is_checked_before_a_backup(place: Place) -> None:

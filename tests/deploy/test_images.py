@@ -27,6 +27,8 @@ def test_every_copied_path_is_in_the_build_context(dockerfile: Path) -> None:
         if not source.startswith("--")
     ]
     assert copied
+    bases = {re.findall(r"^ARG BASE=(\S+@sha256:\w+)$", path.read_text(), re.MULTILINE)[0] for path in DOCKERFILES}
+    assert len(bases) == 1
     assert [source for source in copied if source not in context] == []
 
 

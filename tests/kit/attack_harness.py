@@ -24,7 +24,7 @@ from protocol.wire.slots import SlotGrant
 from rollouts.checks import CheckedVersion, open_version
 from rollouts.engines.interface import Engine
 from rollouts.task.policies import HeldPolicy
-from validator.domain.submissions import SubmittedWork, WorkFacts
+from validator.domain.submissions import WorkFacts
 
 POOL = 1
 _BLOCK = 7
@@ -44,32 +44,9 @@ class HandedIn:
     @property
     def facts(self) -> WorkFacts:
         """Returns the submission's facts on the ledger."""
-        lease = self.grant.lease.lease
         with self.path.open("rb") as file:
             sha256 = digest(hashlib.file_digest(file, "sha256").digest())
-        work = SubmittedWork(
-            key=lease.key.hash,
-            pool_id=lease.pool_id,
-            node=lease.node,
-            run=lease.run,
-            step=lease.step,
-            index=lease.index,
-            version=lease.version,
-            checkpoint=lease.digest,
-            beacon_block=lease.beacon_block,
-            salt=lease.salt,
-            groups=lease.groups,
-            max_units=lease.max_units,
-            sha256=sha256,
-            units=self.units,
-            block=_BLOCK + 1,
-        )
-        return WorkFacts(
-            work=work,
-            chain_id=self.grant.lease.chain_id,
-            work_ledger=self.grant.lease.contract,
-            beacon=self.grant.beacon,
-        )
+        return WorkFacts.granted(self.grant, sha256=sha256, units=self.units)
 
 
 class AttackHarness:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
 from tests.kit.memory_ledger import POOL, PROVIDER, PoolUnderTest
+from validator.domain.submissions import SubmittedWork
 
 RUN = "main"
 DOMAIN = SigningDomain(1337, Key.generate().address)
@@ -184,22 +185,8 @@ class MemoryRunLedger:
         self.works[key] = record(lease, sha256=sha256, units=units)
         self.leases[transaction] = lease
         self.money = replace(self.money, free=self.money.free - units * self.money.price)
-        self.emit(
-            WorkSubmitted,
-            key=key,
-            node=lease.node,
-            run=lease.run,
-            step=lease.step,
-            index=lease.index,
-            version=lease.version,
-            checkpoint=lease.digest,
-            beacon_block=lease.beacon_block,
-            salt=lease.salt,
-            groups=lease.groups,
-            max_units=lease.max_units,
-            sha256=sha256,
-            units=units,
-        )
+        work = asdict(SubmittedWork.under(lease, sha256=sha256, units=units, block=self.head))
+        self.emit(WorkSubmitted, **{name: value for name, value in work.items() if name not in {"block", "pool_id"}})
         return ""
 
     def happen(

@@ -36,15 +36,11 @@ def base_image(client: docker.DockerClient) -> str:
 def build_images(client: docker.DockerClient) -> str:
     """Builds the images from their Dockerfiles without a network, and returns the tag of the base."""
     base = base_image(client)
-    for folder, target, tag in (
-        ("services", "services", SERVICES),
-        ("services", "compute", COMPUTE),
-        ("worker", "", WORKER),
-    ):
+    for target, tag in (("services", SERVICES), ("compute", COMPUTE), ("worker", WORKER)):
         client.images.build(
             path=str(ROOT),
-            dockerfile=f"deploy/images/{folder}/Dockerfile",
-            target=target or None,
+            dockerfile="deploy/images/services/Dockerfile",
+            target=target,
             tag=tag,
             buildargs={"BASE": base, "INSTALL": "no"},
             network_mode="none",

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from cli.admin.backup import make_backup
-from cli.admin.redis_copy import ServicesRunning
-from cli.admin.restore import opened, restore
+from cli.admin.restore import restore
 from cli.admin.services import Pool, configured
+from cli.admin.targets import ServicesRunning
+from cli.admin.verify import opened
 from orchestrator.app import build_orchestrator
 from orchestrator.storage.local import LocalStore
 from protocol.identifiers import digest

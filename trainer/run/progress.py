@@ -17,8 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
 from protocol.runtime.logs import get_logger
-
-PROGRESS_FILE = "progress.jsonl"
+from trainer.run.state.folder import PROGRESS_FILE
 
 _log = get_logger(__name__)
 

@@ -31,7 +31,7 @@ from rollouts.recipe import Recipe
 from rollouts.task.generator import SlotGenerator
 from rollouts.task.policies import HeldPolicy
 from validator.audit.draw import RowDraw
-from validator.domain.submissions import SubmittedWork, WorkFacts
+from validator.domain.submissions import WorkFacts
 from validator.examination.channel import Order
 from validator.examination.child import ExaminerProcess
 from validator.examination.interface import Conclusion
@@ -215,7 +215,8 @@ def _generate(
                 seconds += time.perf_counter() - began
                 path = folder / f"{number}.parquet"
                 write_rollouts(path, file)
-                made.append(_Made(path, _facts(grant, path, units=file.units), file.units))
+                sha256 = digest(hashlib.sha256(path.read_bytes()).digest())
+                made.append(_Made(path, WorkFacts.granted(grant, sha256=sha256, units=file.units), file.units))
     finally:
         engine.close()
     return made, seconds
@@ -238,28 +239,6 @@ def _grant(version: CheckedVersion, index: int, *, groups: int, key: Key, domain
     )
     signed = SignedLease.of(lease, domain=domain, signature=lease.sign(key, domain))
     return SlotGrant(lease=signed, beacon=_hash(f"beacon {index}"))
-
-
-def _facts(grant: SlotGrant, path: Path, *, units: int) -> WorkFacts:
-    lease = grant.lease.lease
-    work = SubmittedWork(
-        key=lease.key.hash,
-        pool_id=lease.pool_id,
-        node=lease.node,
-        run=lease.run,
-        step=lease.step,
-        index=lease.index,
-        version=lease.version,
-        checkpoint=lease.digest,
-        beacon_block=lease.beacon_block,
-        salt=lease.salt,
-        groups=lease.groups,
-        max_units=lease.max_units,
-        sha256=digest(hashlib.sha256(path.read_bytes()).digest()),
-        units=units,
-        block=_BLOCK + 1,
-    )
-    return WorkFacts(work=work, chain_id=grant.lease.chain_id, work_ledger=grant.lease.contract, beacon=grant.beacon)
 
 
 async def _examine_all(

@@ -8,6 +8,8 @@ from typing import Self
 from ledger.client.work import WorkRecord
 from ledger.events.types import WorkSubmitted
 from protocol.identifiers import Address, Digest
+from protocol.leases import Lease
+from protocol.wire.slots import SlotGrant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,12 @@ class SubmittedWork:
         same = {field.name: getattr(event, field.name) for field in fields(cls) if field.name != "block"}
         return cls(**same, block=event.log.block_number)
 
+    @classmethod
+    def under(cls, lease: Lease, *, sha256: Digest, units: int, block: int) -> Self:
+        """Returns the submission of a file under a lease."""
+        same = {each.name: getattr(lease, each.name) for each in fields(lease) if each.name not in {"digest", "expiry"}}
+        return cls(**same, key=lease.key.hash, checkpoint=lease.digest, sha256=sha256, units=units, block=block)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkFacts:
@@ -74,3 +82,10 @@ class WorkFacts:
     chain_id: int
     work_ledger: Address
     beacon: Digest
+
+    @classmethod
+    def granted(cls, grant: SlotGrant, *, sha256: Digest, units: int) -> Self:
+        """Returns the facts of a file under a granted lease that is submitted to no ledger, for measurements."""
+        signed = grant.lease
+        work = SubmittedWork.under(signed.lease, sha256=sha256, units=units, block=signed.beacon_block + 1)
+        return cls(work=work, chain_id=signed.chain_id, work_ledger=signed.contract, beacon=grant.beacon)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from cli.admin.archive import ServiceName
 from cli.admin.backup import make_backup
-from cli.admin.restore import NotEmpty, OtherBackup, opened, restore
+from cli.admin.restore import NotEmpty, restore
 from cli.admin.services import Pool, configured
-from cli.admin.trainer_copy import open_copy
+from cli.admin.targets import OtherBackup
+from cli.admin.verify import opened
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict, InvalidInput
 from tests.kit.memory_run_ledger import RUN
@@ -21,6 +23,7 @@ from tests.kit.world import POOL
 from trainer.errors import AnotherTrainer
 from trainer.run.state.folder import RESTORING_FILE, lock_state
 from trainer.run.state.journal import Journal
+from trainer.run.state.snapshot import open_snapshot
 
 
 def services(pool: TrainedPool, redis_url: str) -> Pool:
@@ -50,9 +53,9 @@ async def test_a_run_goes_on_from_a_backup_with_the_same_next_step(pool: Trained
     ]  # fmt: skip
     with opened(made.path) as file:
         with pytest.raises(NotEmpty):
-            await restore(file, here, only=["trainer"])
+            await restore(file, here, only=[ServiceName.TRAINER])
         with lock_state(state), pytest.raises(AnotherTrainer):
-            await restore(file, here, only=["trainer"], replace=True)
+            await restore(file, here, only=[ServiceName.TRAINER], replace=True)
         await pool.run.pool.dependencies.redis.flushall()
         shutil.rmtree(pool.folder / "orchestrator")
         shutil.rmtree(state)
@@ -61,13 +64,13 @@ async def test_a_run_goes_on_from_a_backup_with_the_same_next_step(pool: Trained
         foreign.write_text("of the operator")
         saved.touch()
         with pytest.raises(NotEmpty, match=r"state\.safetensors exists"):  # also without a journal
-            await restore(file, here, only=["trainer"])
+            await restore(file, here, only=[ServiceName.TRAINER])
         saved.unlink()
         await restore(file, here)
         assert foreign.read_text() == "of the operator"
         foreign.unlink()
     pool.run.chain.forget_position()
-    with open_copy(state) as copy:
+    with open_snapshot(state) as copy:
         assert copy.step == 2
     async with pool.working():
         assert (await pool.train(steps=4)).step == 4
@@ -81,12 +84,12 @@ async def test_a_run_goes_on_from_a_backup_with_the_same_next_step(pool: Trained
     with opened(made.path) as file:
         text = (pool.folder / "muster.toml").read_text()
         (pool.folder / "muster.toml").write_text(text.replace(f'run = "{RUN}"', 'run = "other"'))
-        with pytest.raises(OtherBackup, match="the trainer's settings name other"):
-            await restore(file, configured(pool.folder / "muster.toml"), only=["trainer"], replace=True)
+        with pytest.raises(OtherBackup, match="and is 'other' now"):
+            await restore(file, configured(pool.folder / "muster.toml"), only=[ServiceName.TRAINER], replace=True)
         (state / RESTORING_FILE).touch()  # as after an interruption
         with pytest.raises(Conflict, match="not restored completely"):
             await pool.train(steps=5)
-        await restore(file, here, only=["trainer"])
+        await restore(file, here, only=[ServiceName.TRAINER])
     assert not (state / RESTORING_FILE).exists()
     with pytest.raises(AnotherTrainer, match="the ledger names version 4"):  # no second history begins
         await pool.train(steps=5)
@@ -109,7 +112,7 @@ async def test_copies_made_while_a_run_trains_fit_together(pool: TrainedPool, re
             other = Pool([replace(trainer.services[0], state=tmp_path / "copy")], ())
             with opened(made.path) as source:
                 await restore(source, other)
-            with open_copy(tmp_path / "copy") as copy:  # all files that the journal names after the state are there
+            with open_snapshot(tmp_path / "copy") as copy:  # all files that the journal names after the state are there
                 steps.append(copy.step)
             assert Journal(tmp_path / "copy").read().batches.keys() >= set(range(copy.step))
             shutil.rmtree(tmp_path / "copy")

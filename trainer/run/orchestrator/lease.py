@@ -24,13 +24,13 @@ from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import TrainerWish
 from trainer.errors import AnotherTrainer
 from trainer.run.orchestrator.outages import OutageRetry
+from trainer.run.state.folder import HOLDER_FILE
 from trainer.saving.files import write_whole
 
 LIFE = timedelta(seconds=30)
 """Validity of the lease. The trainer renews the lease after a third of this time."""
 _AT_ONCE = timedelta(milliseconds=1)
 """Validity that a trainer asks for when it gives up the lease, so that the lease expires at once."""
-_HOLDER_FILE = "holder"
 _FENCED = "trainer-fenced"
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class RunLease:
         return TrainerWish(holder=self._holder, lease=self.value, start=self._start, life_ms=milliseconds)
 
     def _holder_id(self) -> str:
-        path = self._folder / _HOLDER_FILE
+        path = self._folder / HOLDER_FILE
         if not path.exists():
             write_whole(path, token_hex(16).encode())
         return path.read_text().strip()

@@ -13,6 +13,9 @@ from protocol.runtime.files import FileLocked, locked_file
 from trainer.errors import AnotherTrainer, NotWritten
 
 STATE_FILE = "state.safetensors"
+PROGRESS_FILE = "progress.jsonl"
+HOLDER_FILE = "holder"
+"""File with the id by which the orchestrator recognises a trainer that has restarted."""
 RESTORING_FILE = "restoring"
 """File that exists while a backup is restored, and after a restore that was interrupted."""
 _LOCK_FILE = "trainer.lock"

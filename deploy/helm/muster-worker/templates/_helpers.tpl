@@ -31,7 +31,7 @@ labels:
 {{- define "worker.check" -}}
 {{- with .Values.image }}
 {{- if not .repository }}
-{{- fail "image.repository is missing: build deploy/images/worker/Dockerfile and push it to your registry" }}
+{{- fail "image.repository is missing: build the target `worker` of deploy/images/services/Dockerfile and push it to your registry" }}
 {{- else if not (or .tag .digest) }}
 {{- fail "image needs a tag or a digest: an image without one can change between two starts" }}
 {{- end }}
