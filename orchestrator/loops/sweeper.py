@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from orchestrator.dependencies import Dependencies
@@ -87,9 +87,10 @@ class Sweeper:
     """Deletes files of slots that ended without work, and objects that are old and that no work needs.
 
     The sweeper walks through the store page by page. An object is deleted if it is older than its retention time, and
-    the work that it belongs to is final and learned (`is_needed`) or not known. Unknown work may still be open: the
-    step was deleted, or Redis lost its data and the ledger has not been read again. So the retention time is never
-    shorter than the time for which work can be open (`needed_age`).
+    no work needs it: no work that is not final names it (`RunStore.named_by_open_work`), and the slot that it belongs
+    to is neither open nor accepted and unlearned (`is_needed`). Objects count as old by the time up to which the ledger
+    was read, so while the chain is down, none becomes old. The retention time is never shorter than the time for which
+    work is usually open (`needed_age`).
 
     Objects are deleted before the records that name them, so a crash between the two leaves a record that the next
     round handles again.
@@ -164,7 +165,8 @@ class Sweeper:
         current, terms, audits = self._passes[kind], self._terms, kind is ObjectKind.AUDIT
         page = await self._objects.page(self._pool_id, audits=audits, after=current.cursor, limit=PAGE)
         settled = timedelta(seconds=state.settled_s)
-        before = self._clock.now() - needed_age(terms.kept[kind], longest_lease=terms.longest_lease, settled=settled)
+        kept = needed_age(terms.kept[kind], longest_lease=terms.longest_lease, settled=settled)
+        before = self._read_until(state) - kept
         old = [each for each in page.objects if each.modified < before] if terms.kept[kind] else []
         needed = await self._needed(old, audits=audits, state=state)
         expired = [each for each in old if _name(each) not in needed]
@@ -186,8 +188,15 @@ class Sweeper:
     ) -> set[tuple[Address, Digest]]:
         """Returns those objects that open or unlearned work needs, as pairs of owner and SHA-256."""
         learned = min(state.floor, state.version or 0) if self._terms.learns else None
-        rows = await self._runs.work_of([_name(each) for each in objects], audits=audits)
-        return {name for name, row in rows.items() if is_needed(row.slot, step=row.step, learned=learned)}
+        names = [_name(each) for each in objects]
+        rows = await self._runs.work_of(names, audits=audits)
+        by_slot = {name for name, row in rows.items() if is_needed(row.slot, step=row.step, learned=learned)}
+        return by_slot | await self._runs.named_by_open_work(names, audits=audits)
+
+    def _read_until(self, state: RunState) -> datetime:
+        """Returns the time up to which all work is known: now, or that of the ledger's last complete reading."""
+        now = self._clock.now()
+        return min(now, datetime.fromtimestamp(state.synced_ms / 1000, UTC)) if self._terms.has_run else now
 
     async def _delete(self, kind: ObjectKind, key: ObjectKey, size: int, *, number: int) -> bool:
         """Deletes an object; returns False if another instance took over the leader lease.
