@@ -439,9 +439,7 @@ class RunStore:
         rows = {row.id: row for row in await self.slots(sorted(set(names.values())))}
         return {file: rows[name] for file, name in names.items() if name in rows}
 
-    async def note_open_work(
-        self, key: Digest, *, owner: Address, sha256: Digest, audit: bool, lease: str
-    ) -> bool:
+    async def note_open_work(self, key: Digest, *, owner: Address, sha256: Digest, audit: bool, lease: str) -> bool:
         """Records that work which is not final names an object, so that the sweeper keeps the object.
 
         It returns False if the leader lease was lost.
