@@ -22,7 +22,6 @@ from protocol.wire.federation import NodeStatement, NodeStatementPage
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
-
 FORWARDED_RATE = Rate(count=5, per=timedelta(seconds=1), burst=500)
 """Rate of the invites that one peer may pass on for one pool. A peer that is down for a while sends a full queue."""
 

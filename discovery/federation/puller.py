@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from discovery.federation.intake import PeerLied, StatementIntake
-from discovery.store.records import read_cursor
 from prometheus_client import CollectorRegistry, Counter
 
+from discovery.federation.intake import PeerLied, StatementIntake
+from discovery.store.records import read_cursor
 from protocol.clients import DiscoveryClient
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address
@@ -141,7 +141,7 @@ class PeerPuller:
                 "peer-limit-reached",
                 peer=self._client.location.url,
                 refused=refused,
-                hint="if the peer is honest, raise federated_records or federated_bytes; otherwise remove it from peers",
+                hint="raise federated_records or federated_bytes if the peer is honest, or remove it from peers",
             )
         elif self._full and not refused:
             _log.info("peer-within-limit-again", peer=self._client.location.url)

@@ -26,8 +26,8 @@ from ledger.events.types import (
     WorkSubmitted,
 )
 from orchestrator.chain.run_events import (
-    REMOVED_BY_POOL,
     ENDED,
+    REMOVED_BY_POOL,
     SLOT_STATES,
     EscrowEvent,
     StakeEvent,

@@ -27,7 +27,7 @@ request:NODE:ID       string: slot that a request got
 named                 hash: slot by `NODE:SHA256` of its submitted file
 audits                hash: slot by `VALIDATOR:SHA256` of an audit file that a verdict or a dispute names
 audits:S:NODE:I       set: fields of `audits` that belong to a slot
-needs                 sorted set: `KIND:OWNER:SHA256:KEY` of objects that work names which is not final, of any run and step
+needs                 sorted set: `KIND:OWNER:SHA256:KEY` of objects that non-final work of any run and step names
 needs:KEY             set: members of `needs` that belong to a work item
 uploads:S:NODE:I      set: SHA-256 of the files whose upload was allowed under a lease
 discarded             sorted set: slots that ended without work, by the time of their end

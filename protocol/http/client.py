@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from protocol.errors import Conflict, InvalidInput, NotFound, RateLimited, Unauthenticated, Unavailable, plain_message
 from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import error_of_answer
+from protocol.http.url_safety import directed_to
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.signing import NONCE_HEADER, check_response, sign_request
@@ -46,6 +47,8 @@ _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 """Idempotent methods that the client repeats by default (RFC 9110, section 9.2.2)."""
 _UNKNOWN = "unknown-"
 """Prefix of the codes of a 404 for a missing object, unlike a 404 for a wrong path or of a proxy."""
+
+_PORTS = {"http": 80, "https": 443}
 
 _log = get_logger(__name__)
 
@@ -208,6 +211,9 @@ class ServiceClient:
         answer_limit: Size limit of an answer, in bytes.
         allow_plain_http: Whether `http` to other machines is allowed; only safe inside an encrypted network.
         tls: TLS context; by default, the client trusts the system's certificate authorities.
+        destination: Function that returns the IP address to connect to for the URL's host and port. It is called for
+            each attempt, and raises an error if the host must not be reached. By default the HTTP client resolves the
+            name. Through a proxy of the environment it only checks the name, because the proxy resolves it.
         transport: Transport that replaces the network when tests run the service in the same process.
 
     Raises:
@@ -225,6 +231,7 @@ class ServiceClient:
         answer_limit: int = ANSWER_LIMIT,
         allow_plain_http: bool = False,
         tls: ssl.SSLContext | None = None,
+        destination: Callable[[str, int], Awaitable[str]] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         if isinstance(location, str):
@@ -241,6 +248,7 @@ class ServiceClient:
         self._clock = SystemClock() if clock is None else clock
         self._backoff = backoff
         self._answer_limit = answer_limit
+        self._destination = destination
         self._transport = transport
         self._ends_seen: set[tuple[str, str]] = set()
         self._http = httpx.AsyncClient(
@@ -428,6 +436,9 @@ class ServiceClient:
         self, request: httpx.Request, auth: RequestSigner | BearerToken | None, *, signed_answer: bool, limit: int
     ) -> ServiceResponse:
         where = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+        if self._destination is not None:
+            address = await self._destination(request.url.host, request.url.port or _PORTS[request.url.scheme])
+            request = request if getproxies() else directed_to(request, address)
         try:
             response = await self._http.send(request, auth=auth, stream=True)
             try:

@@ -414,7 +414,7 @@ def replace_pool(number: int, pool: int) -> SignedInvite:
 async def test_a_peer_may_pass_on_a_bounded_rate_of_invites_of_a_pool(
     two: tuple[Service, Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b = two
+    a, _ = two
     await a.client(NODE).register(registration())
     monkeypatch.setattr(a.place.app.state.directory.forwarded, "_tolerance", 0.0)
     posted = invite(a.place.clock.now())

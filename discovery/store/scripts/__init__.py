@@ -13,8 +13,8 @@ class Registered(NamedTuple):
     """Outcome of a registration."""
 
     refused: str
-    """Limit that refused the node, `origin`, `pool` or `federated`; `older` if a newer registration is stored, `left` if a newer
-    removal is; empty if the record was stored."""
+    """Limit that refused the node, `origin`, `pool` or `federated`; `older` if a newer registration is stored, `left`
+    if a newer removal is; empty if the record was stored."""
     wait_s: int
     """Seconds until the limit of the origin allows another node; 0 if that limit did not refuse the node."""
     first_seen_ms: int
