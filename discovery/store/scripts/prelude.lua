@@ -14,14 +14,14 @@ local function uncount_federated(address)
 end
 
 -- Counts a node's record or mark for the peer that passed it on; returns false and changes nothing if the peer has
--- reached its limit of records or bytes.
+-- reached its limit of records or bytes. A refresh that takes no more bytes is always admitted.
 local function count_federated(address, peer, bytes, most_records, most_bytes)
   local sums = redis.call('HMGET', P .. 'federated-sums', 'n:' .. peer, 'b:' .. peer)
-  local records, total = tonumber(sums[1] or '0') + 1, tonumber(sums[2] or '0') + bytes
-  local held = redis.call('HGET', P .. 'federated', address)
-  local held_bytes, held_peer = string.match(held or '', '^(%d+) (.*)$')
-  if held_peer == peer then records, total = records - 1, total - tonumber(held_bytes) end
-  if records > most_records or total > most_bytes then return false end
+  local records, total = tonumber(sums[1] or '0'), tonumber(sums[2] or '0')
+  local held_bytes, held_peer = string.match(redis.call('HGET', P .. 'federated', address) or '', '^(%d+) (.*)$')
+  local own = held_peer == peer
+  local more = bytes - (own and tonumber(held_bytes) or 0)
+  if (not own and records + 1 > most_records) or (more > 0 and total + more > most_bytes) then return false end
   uncount_federated(address)
   redis.call('HSET', P .. 'federated', address, int(bytes) .. ' ' .. peer)
   redis.call('HINCRBY', P .. 'federated-sums', 'n:' .. peer, 1)

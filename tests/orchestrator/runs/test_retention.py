@@ -290,9 +290,12 @@ async def test_audit_files_are_kept_with_their_work_and_counted(make_run: MakeRu
 
 
 async def test_kills_and_a_full_disk_lose_nothing_that_is_needed_and_the_rest_goes(
-    run: RunUnderTest, redis_url: str
+    make_run: MakeRun, redis_url: str
 ) -> None:
     """Real processes, killed at any time: an object goes before its record, so the next process finds the record."""
+    run = make_run(run_delivery_threshold=0)
+    await run.sync.round()
+    await run.publish(0)
     nodes, number, gone, kept = [await run.member() for _ in range(3)], 0, [], []
     for key in nodes:
         for _ in range(2):
