@@ -224,7 +224,7 @@ class RecordStore:
     async def federated(self) -> dict[str, FederatedSum]:
         """Returns what each peer passed on, by its URL."""
         with store_errors():
-            found: dict[bytes, bytes] = await self._redis.hgetall(KEYS.of("federated-sums"))
+            found: Any = await self._redis.hgetall(KEYS.of("federated-sums"))
         sums = {name.decode(): int(value) for name, value in found.items()}
         peers = {name.partition(":")[2] for name in sums}
         return {peer: FederatedSum(records=sums.get(f"n:{peer}", 0), bytes=sums.get(f"b:{peer}", 0)) for peer in peers}

@@ -157,7 +157,14 @@ def test_a_strangers_text_can_not_control_the_terminal(written: io.StringIO) -> 
     evil = "\x1b]0;owned\x07\x9b2J\u202e"
     structlog.get_logger().warning("peer-lied", detail=evil, listed=[evil], parts={"a": evil})
     logging.getLogger("library").warning("it said %s", evil)
-    structlog.get_logger().error("failed", exc_info=ValueError(evil))
+
+    def fail() -> None:
+        raise ValueError(evil)
+
+    try:
+        fail()
+    except ValueError:
+        structlog.get_logger().exception("failed")
     text = re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())  # the colours of the formatter
     assert not set(text) & set(evil) - set("]0;owned2J")
     assert text.count("owned") == 5

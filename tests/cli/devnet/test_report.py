@@ -257,7 +257,7 @@ def test_hostile_texts_of_the_report_are_neither_markup_nor_invisible() -> None:
     assert json.loads(data)["nodes"][0]["name"] == worst
     page, text = as_page(report, ()), as_text(report, ())
     assert "<img" not in page
-    assert page.count("&lt;img src=x onerror=alert(1)&gt;\ufffd\ufffd[31m\n&lt;/style&gt;") == 9
+    assert page.count("&lt;img src=x onerror=alert(1)&gt;\ufffd\ufffd[31m\n&lt;/style&gt;") == 14
     for shown in (page, text, data):
         assert not re.search("[\u202e\x1b\x9b\ud800]", shown)
 
