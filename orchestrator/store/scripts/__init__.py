@@ -376,7 +376,7 @@ class KeepLogLines(ScriptCall[LogPosition]):
         most_lines: Maximum number of stored lines.
         most_bytes: Maximum number of stored bytes.
         most_total: Maximum number of stored bytes of all logs.
-        most_cuts: Maximum number of times that the oldest 64 lines of the largest log are deleted.
+        most_cuts: Maximum number of times that up to 64 of the oldest lines of the largest log are deleted.
         kept_ms: Time for which the log is kept.
         has_more: Whether the node has further lines to push.
         sequences_and_lines: Sequence number and JSON of each line in turn, ascending.

@@ -27,11 +27,12 @@ redis.call('HSET', stored, 'log_next', int(following), 'log_bytes', int(bytes), 
 redis.call('PEXPIRE', logs, kept_ms)
 set_log_size(assignment, bytes)
 for _ = 1, most_cuts do
-  if tonumber(redis.call('GET', P .. 'log-total')) <= most_total then break end
+  local excess = tonumber(redis.call('GET', P .. 'log-total')) - most_total
+  if excess <= 0 then break end
   local largest = redis.call('ZREVRANGE', P .. 'log-sizes', 0, 0, 'WITHSCORES')
   local id, size, freed, ids = largest[1], tonumber(largest[2]), 0, {}
   for _, oldest in ipairs(redis.call('XRANGE', P .. 'logs:' .. id, '-', '+', 'COUNT', 64)) do
-    freed, ids[#ids + 1] = freed + #oldest[2][2], oldest[1]
+    if freed < excess then freed, ids[#ids + 1] = freed + #oldest[2][2], oldest[1] end
   end
   if #ids > 0 then
     redis.call('XDEL', P .. 'logs:' .. id, unpack(ids))

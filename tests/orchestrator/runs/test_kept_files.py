@@ -281,7 +281,15 @@ async def test_files_in_an_unavailable_store_are_deleted_later(
         with pytest.raises(StorageUnavailable):
             await run.sweeper.round()
     assert path.exists()
-    assert await run.sweeper.round() == 1
+    stuck = put(run, key, 2)
+    stuck.unlink()
+    stuck.mkdir()
+    set_age(run, stuck)
+    with pytest.raises(StorageUnavailable):
+        await run.sweeper.round()
+    assert not path.exists(), "an object that can't be deleted does not stop the others"
+    stuck.rmdir()
+    assert await run.sweeper.round() == 0
 
 
 async def test_the_store_is_listed_in_pages(run: RunUnderTest) -> None:
