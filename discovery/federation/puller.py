@@ -40,7 +40,7 @@ _log = get_logger(__name__)
 def refusals_on(registry: CollectorRegistry) -> Counter:
     """Registers the counter of registrations that the limits of federation refused, and returns it."""
     return Counter(
-        "muster_discovery_federated_refused_total",
+        "muster_discovery_federated_refused",
         "Registrations from a peer that were refused by federated_records or federated_bytes",
         ("peer",),
         registry=registry,
