@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import urlencode
-from urllib.request import getproxies
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -251,9 +251,14 @@ class ServiceClient:
         self._destination = destination
         self._transport = transport
         self._ends_seen: set[tuple[str, str]] = set()
+        # With a destination, the client decides itself whether it uses a proxy of the environment, because requests are
+        # directed to checked addresses exactly if it does not.
+        self._proxy = None if destination is None else _proxy_for(location.url)
         self._http = httpx.AsyncClient(
             transport=transport,
-            verify=_trust(location.url) if tls is None else tls,
+            verify=_trust(location.url, checked=destination is not None) if tls is None else tls,
+            proxy=self._proxy,
+            trust_env=destination is None,
             follow_redirects=False,
             headers={"Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN), "User-Agent": "muster"},
         )
@@ -438,7 +443,7 @@ class ServiceClient:
         where = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
         if self._destination is not None:
             address = await self._destination(request.url.host, request.url.port or _PORTS[request.url.scheme])
-            request = request if getproxies() else directed_to(request, address)
+            request = directed_to(request, address) if self._proxy is None else request
         try:
             response = await self._http.send(request, auth=auth, stream=True)
             try:
@@ -488,11 +493,26 @@ class ServiceClient:
         )
 
 
-def _trust(url: str) -> ssl.SSLContext | bool:
+def _proxy_for(url: str) -> str | None:
+    """Returns the environment's proxy for a URL; None if there is none, or `NO_PROXY` names the host."""
+    parts, proxies = urlsplit(url), getproxies()
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    if not found or proxy_bypass(parts.hostname or ""):
+        return None
+    return found if "://" in found else f"http://{found}"
+
+
+def _trust(url: str, *, checked: bool) -> ssl.SSLContext | bool:
     """Returns whom to trust: the system's authorities, or for plain HTTP nobody.
 
     Loading the authorities takes 0.03 CPU seconds. A proxy may need them also for plain HTTP.
+
+    Args:
+        url: URL of the service.
+        checked: Whether the client ignores the environment. Its variables for authorities count nevertheless.
     """
+    if checked:
+        return httpx.create_ssl_context()
     return True if url.startswith("https:") or getproxies() else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 

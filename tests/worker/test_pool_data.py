@@ -199,6 +199,8 @@ async def test_a_learned_name_is_checked_at_each_request_and_resolved_once(
         return [answers[host]]
 
     monkeypatch.setattr("worker.membership.reach.addresses_of", resolved)
+    monkeypatch.setenv("HTTP_PROXY", DEAD)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,rebound.localhost")  # also there the name is not resolved again
     async with pool.worker(DEAD) as (registrar, data):
         assert await data.ask()
         service = registrar.services[1]
