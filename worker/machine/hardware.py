@@ -72,9 +72,12 @@ def _cpu_model() -> str:
 
 
 def operating_system() -> str:
-    """Returns name and release of the operating system."""
+    """Returns name of the operating system and version of its kernel, such as "Debian GNU/Linux 12 (bookworm), 6.18".
+
+    Patch level and vendor suffix of the kernel are left out: pool owners don't need them, and attackers would.
+    """
     try:
         name = platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
     except OSError:
         name = platform.system()
-    return f"{name}, {platform.release()}"
+    return f"{name}, {'.'.join(platform.release().split('-')[0].split('.')[:2])}"
