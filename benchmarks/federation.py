@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import redis as sync_redis
+from prometheus_client import CollectorRegistry
 
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import node_keys, redis_server
@@ -25,7 +26,7 @@ from discovery.app import build_discovery
 from discovery.chain.ledger_cache import FactChanges, FactStore
 from discovery.directory import NodeDirectory
 from discovery.federation.intake import StatementIntake
-from discovery.federation.puller import LEASE_LIFETIME, ONE_ATTEMPT, PeerPuller
+from discovery.federation.puller import LEASE_LIFETIME, ONE_ATTEMPT, PeerPuller, refusals_on
 from discovery.settings import DiscoverySettings
 from discovery.store.record_store import KEYS
 from protocol.clients import DiscoveryClient
@@ -79,11 +80,12 @@ async def measure(url: str, keys: list[Key]) -> None:
     directory: NodeDirectory = own.state.directory
     puller = PeerPuller(
         client,
-        StatementIntake(directory, audiences=(HERE.address, PEER.address), life=LIFE / 2, clock=clock),
+        StatementIntake(directory, audiences=(HERE.address, PEER.address), source="peer", life=LIFE / 2, clock=clock),
         own=HERE.address,
         pools=POOLS,
         lease=LeaderLease(ScriptRunner(redis, keys=KEYS), "bench", lifetime=LEASE_LIFETIME),
         first_pause=timedelta(seconds=1),
+        refusals=refusals_on(CollectorRegistry()),
         clock=clock,
     )
     addresses = [key.address for key in keys]
@@ -112,7 +114,8 @@ async def fill(directory: NodeDirectory, keys: list[Key]) -> None:
     parsed = Registration.model_validate_json(REGISTRATION)
     for start in range(0, len(keys), BATCH):
         batch = [(statement(key), parsed) for key in keys[start : start + BATCH]]
-        await directory.records.merge(batch, [], on_ledger=frozenset(key.address for key in keys))
+        known = frozenset(key.address for key in keys)
+        await directory.records.merge(batch, [], on_ledger=known, source="nodes")
 
 
 def statement(key: Key) -> NodeStatement:

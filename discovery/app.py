@@ -14,10 +14,10 @@ from discovery.api.routes import REGISTRATION_LIMIT, router
 from discovery.chain.ledger_cache import FactStore
 from discovery.chain.link import LedgerSource
 from discovery.chain.roles import Access
-from discovery.directory import NodeDirectory
+from discovery.directory import FORWARDED_RATE, NodeDirectory
 from discovery.federation.forwarding import InviteForwarder
 from discovery.federation.intake import StatementIntake
-from discovery.federation.puller import LEASE_LIFETIME, ONE_ATTEMPT, PeerPuller
+from discovery.federation.puller import LEASE_LIFETIME, ONE_ATTEMPT, PeerPuller, refusals_on
 from discovery.loops import DirectoryGauges, add_loops, add_peer_loops
 from discovery.mailbox.polls import WaitingPolls
 from discovery.mailbox.store import Mailbox, MailboxNotifier
@@ -25,7 +25,7 @@ from discovery.settings import DiscoverySettings
 from discovery.store.record_store import KEYS, SCHEMA, RecordLimits, RecordStore
 from protocol.clients import DiscoveryClient
 from protocol.errors import InvalidInput
-from protocol.http.rates import CallerAddresses, IpRates
+from protocol.http.rates import CallerAddresses, IpRates, KeyedRates
 from protocol.http.replay_guard import ReplayGuard
 from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.serving.service import Lifespan, create_service
@@ -94,7 +94,11 @@ def build_discovery(
         records=RecordStore(
             redis,
             limits=RecordLimits(
-                life=settings.record_life, per_origin=settings.nodes_per_ip, per_pool=settings.nodes_per_pool
+                life=settings.record_life,
+                per_origin=settings.nodes_per_ip,
+                per_pool=settings.nodes_per_pool,
+                federated_records=settings.federated_records // max(1, len(peers)),
+                federated_bytes=settings.federated_bytes // max(1, len(peers)),
             ),
             clock=clock,
         ),
@@ -114,6 +118,7 @@ def build_discovery(
         facts_stale_after=timedelta(seconds=settings.stale_facts_seconds),
         clock=clock,
         peers=frozenset(pinned),
+        forwarded=KeyedRates(FORWARDED_RATE, clock=clock),
     )
     forwarder = InviteForwarder(directory.records, pinned)
     loops = BackgroundLoops(clock=clock)
@@ -150,18 +155,25 @@ def build_discovery(
         poll=timedelta(seconds=settings.poll_seconds),
         clock=clock,
     )
-    intake = StatementIntake(directory, audiences={key.address, *pinned}, life=settings.record_life, clock=clock)
+    refusals = refusals_on(app.state.registry)
     pause = timedelta(seconds=settings.peer_seconds)
     add_peer_loops(
         loops,
         pullers=[
             PeerPuller(
                 each,
-                intake,
+                StatementIntake(
+                    directory,
+                    audiences={key.address, *pinned},
+                    source=each.location.url,
+                    life=settings.record_life,
+                    clock=clock,
+                ),
                 own=key.address,
                 pools=pools,
                 lease=LeaderLease(ScriptRunner(redis, keys=KEYS), f"peer:{each.location.url}", lifetime=LEASE_LIFETIME),
                 first_pause=pause,
+                refusals=refusals,
                 clock=clock,
             )
             for each in peers

@@ -13,13 +13,17 @@ from discovery.mailbox.polls import WaitingPolls
 from discovery.mailbox.store import Mailbox
 from discovery.store.record_store import RecordStore
 from discovery.store.records import StoredRecord, shown
-from protocol.errors import Forbidden, NotFound
+from protocol.errors import Forbidden, NotFound, RateLimited
+from protocol.http.rates import KeyedRates, Rate
 from protocol.identifiers import Address
 from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.clock import Clock
 from protocol.wire.federation import NodeStatement, NodeStatementPage
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
+
+FORWARDED_RATE = Rate(count=5, per=timedelta(seconds=1), burst=500)
+"""Rate of the invites that one peer may pass on for one pool. A peer that is down for a while sends a full queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,8 @@ class NodeDirectory:
     clock: Clock
     peers: frozenset[Address] = frozenset()
     """Addresses of the discovery services that may read statements and pass invites on."""
+    forwarded: KeyedRates
+    """Rates of the invites that peers pass on, by peer and pool."""
 
     async def register(
         self, statement: NodeStatement, registration: Registration, *, ip: str, shareable: bool
@@ -132,9 +138,11 @@ class NodeDirectory:
                 it nor is a peer that passes the invite on.
             NotFound: The node is not registered here, or there is no such pool.
             Unavailable: The ledger can't be read, and the pool's roles are not cached.
-            RateLimited: Too many reads of other pools are queued.
+            RateLimited: Too many reads of other pools are queued, or a peer passes on too many invites of the pool.
             Conflict: The node wants to join another pool.
         """
+        if poster in self.peers and (wait := self.forwarded.wait_for(f"{poster} {invite.pool_id}")):
+            raise RateLimited(f"{poster} passes on too many invites of pool {invite.pool_id}", retry_after=wait)
         signer = signer_of(invite, node=node, pools=self.pools, now=self.clock.now())
         orchestrator = frozenset({PoolRole.ORCHESTRATOR})
         await self.access.require(invite.pool_id, signer, orchestrator)

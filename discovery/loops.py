@@ -36,6 +36,8 @@ class DirectoryGauges:
 
     records: Gauge
     facts_age: Gauge
+    federated_records: Gauge
+    federated_bytes: Gauge
 
     @classmethod
     def on(cls, registry: CollectorRegistry, *, polls: WaitingPolls) -> DirectoryGauges:
@@ -45,6 +47,18 @@ class DirectoryGauges:
         return cls(
             Gauge("muster_discovery_records", "Nodes that are registered now", registry=registry),
             Gauge("muster_discovery_facts_age_seconds", "Age of the ledger facts", registry=registry),
+            Gauge(
+                "muster_discovery_federated_records",
+                "Records and marks of removals that a peer passed on",
+                ("peer",),
+                registry=registry,
+            ),
+            Gauge(
+                "muster_discovery_federated_bytes",
+                "Bytes of the records and marks of removals that a peer passed on",
+                ("peer",),
+                registry=registry,
+            ),
         )
 
 
@@ -68,6 +82,9 @@ def add_loops(
         while await directory.records.prune(PRUNED_AT_ONCE) == PRUNED_AT_ONCE:
             pass
         gauges.records.set(await directory.records.count())
+        for peer, held in (await directory.records.federated()).items():
+            gauges.federated_records.labels(peer).set(held.records)
+            gauges.federated_bytes.labels(peer).set(held.bytes)
         age = await directory.facts.age()
         gauges.facts_age.set(max(0.0, (unix_ms(clock.now()) - age.as_of_ms) / 1000))
 

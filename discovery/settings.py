@@ -46,6 +46,19 @@ class DiscoverySettings(Settings):
         description="URLs of discovery services whose nodes' signed records are pulled; `#0x…` adds the address, with "
         "which that service may read this one's",
     )
+    federated_records: int = Field(
+        200_000,
+        ge=2,
+        le=10_000_000,
+        description="Maximum records from peers, of all pools; each peer has an equal part, and half of that for nodes "
+        "that are not on the ledger",
+    )
+    federated_bytes: int = Field(
+        256 << 20,
+        ge=1 << 20,
+        le=1 << 40,
+        description="Maximum bytes of the records from peers, divided in the same way",
+    )
     peer_seconds: Seconds = Field(30, description="Pause between two rounds of pulling from a peer, in seconds")
     allow_plain_http: bool = Field(
         False, description="Allow plain http to peers on other machines; only inside an encrypted network"

@@ -195,6 +195,7 @@ def build_orchestrator(
         app.state.registry,
         nodes=dependencies.nodes,
         tasks=dependencies.tasks,
+        assignments=dependencies.assignments,
         clock=clock,
         relayer_store=dependencies.relayer.store,
         slot_leasing=dependencies.slot_leasing,

@@ -156,7 +156,9 @@ def build_dependencies(
         replay_guard=replay_guard,
         nodes=nodes,
         tasks=tasks,
-        assignments=AssignmentStore(database, kept=timedelta(seconds=settings.log_kept_s)),
+        assignments=AssignmentStore(
+            database, kept=timedelta(seconds=settings.log_kept_s), most_log_bytes=settings.log_bytes
+        ),
         events=EventStore(database),
         webhooks=WebhookStore(database, cipher=cipher, clock=clock),
         idempotency=IdempotencyStore(database, cipher=cipher, clock=clock),

@@ -13,6 +13,7 @@ from ledger.metrics import ChainMetrics
 from orchestrator.runs.leasing import SlotLeasing
 from orchestrator.runs.money import MoneyReader
 from orchestrator.runs.numerics import ValidatorNumerics, validators_by_class
+from orchestrator.store.assignments import AssignmentStore
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.relayer import RelayedKind, RelayerStore
 from orchestrator.store.tasks import TaskStore
@@ -29,6 +30,7 @@ class PoolGauges:
         registry: Prometheus registry of the service.
         nodes: Store of nodes.
         tasks: Store of tasks.
+        assignments: Store of assignments and their logs.
         clock: Clock of ages.
         relayer_store: Queue of transactions to relay.
         slot_leasing: Leasing service of the run; None if the pool has no run.
@@ -41,6 +43,7 @@ class PoolGauges:
         *,
         nodes: NodeStore,
         tasks: TaskStore,
+        assignments: AssignmentStore,
         clock: Clock,
         relayer_store: RelayerStore | None = None,
         slot_leasing: SlotLeasing | None = None,
@@ -48,6 +51,7 @@ class PoolGauges:
     ) -> None:
         self._nodes = nodes
         self._tasks = tasks
+        self._assignments = assignments
         self._clock = clock
         self._relayer_store = relayer_store
         self._slot_leasing = slot_leasing
@@ -58,6 +62,9 @@ class PoolGauges:
         )
         self._open = Gauge(
             "muster_orchestrator_tasks_open", "Tasks that are neither finished nor deleted", registry=registry
+        )
+        self._log_bytes = Gauge(
+            "muster_orchestrator_log_bytes", "Bytes of the log lines of all assignments in Redis", registry=registry
         )
         self._removals = Gauge(
             "muster_orchestrator_removals_waiting", "Dead nodes that are still members on the ledger", registry=registry
@@ -103,6 +110,7 @@ class PoolGauges:
             await self._read_run(self._slot_leasing)
         if self._numerics is not None:
             await self._read_numerics(self._numerics)
+        self._log_bytes.set(await self._assignments.log_bytes())
         self._known.set(await self._nodes.count())
         self._expected.set(await self._nodes.expected())
         self._removals.set(await self._nodes.removals_waiting())

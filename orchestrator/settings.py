@@ -315,6 +315,11 @@ class OrchestratorSettings(Settings):
         ge=3600,
         description="Time that ended assignments and their logs are kept, in seconds; the newest 50,000 at most",
     )
+    log_bytes: int = Field(
+        GIBIBYTE,
+        ge=1 << 20,
+        description="Maximum bytes of all logs in Redis; beyond it, the oldest lines of the largest log are deleted",
+    )
     task_kept_s: float = Field(
         90 * DAY_S, ge=0, description="Time that completed and failed tasks are kept, in seconds; 0: for ever"
     )

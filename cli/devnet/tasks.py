@@ -15,13 +15,13 @@ from cli.devnet.image import ROLLOUTS_TAG, TAG
 from cli.devnet.options import RunScale
 from cli.devnet.settings import ROOT, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
-from cli.output.printing import printable
 from cli.output.quantities import counted
 from cli.pool.nodes import failure_of
 from protocol.clients import OrchestratorClient
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.logs import printable
 from protocol.wire.assignments import AssignmentState
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import NodeView

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protocol.errors import MusterError
-from protocol.runtime.logs import get_logger, logs_json_only
+from protocol.runtime.logs import get_logger, logs_json_only, printable
 
 if TYPE_CHECKING:
     from cli.output.tables import Columns
@@ -201,11 +201,6 @@ def show_error(error: MusterError) -> None:
     _write_error(f"{_styled('error:', _RED)} {printable(error.detail)}")
     if error.hint:
         _write_error(f"  {_styled('hint:', _DIM)} {printable(error.hint)}")
-
-
-def printable(text: str) -> str:
-    """Replaces control characters, because terminals interpret them and much text comes from untrusted parties."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def shorten(text: str, width: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.keys import resolve_address
-from cli.output.printing import JsonOption, note, printable, printable_json, show_json, warn
+from cli.output.printing import JsonOption, note, printable_json, show_json, warn
 from cli.output.quantities import moment
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short, working_nodes
 from cli.pool.filters import NewestOption, SinceOption, UntilOption, parsed_moment
@@ -19,6 +19,7 @@ from protocol.clients import OrchestratorClient
 from protocol.clients.orchestrator import EVERY_EVENT, EventFilter
 from protocol.errors import Conflict, InvalidInput, MusterError, NotFound
 from protocol.identifiers import Address
+from protocol.runtime.logs import printable
 
 if TYPE_CHECKING:
     from protocol.wire.events import PoolEvent

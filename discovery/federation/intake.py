@@ -39,12 +39,14 @@ class Taken:
     """Number of statements whose signatures were checked."""
     stored: int = 0
     """Number of registrations that were stored."""
+    refused: int = 0
+    """Number of registrations that were refused by the limits of federation."""
     bytes: int = 0
     """Approximate size of the page."""
 
 
 class StatementIntake:
-    """Stores the statements of peers.
+    """Stores the statements of one peer.
 
     A statement is stored if its node signed it for this service or a peer of it, it would not have expired, it is newer
     than the one that is held, and the ledger's rules for registrations allow it.
@@ -53,14 +55,22 @@ class StatementIntake:
         directory: The service behind the API.
         audiences: Addresses of this service and of peers that the settings pin. A statement for another service is
             skipped: it may be from another ledger, which the signed text does not name.
+        source: URL of the peer, to whose limit the statements count.
         life: Time until a registration expires.
         clock: Source of time.
     """
 
     def __init__(
-        self, directory: NodeDirectory, *, audiences: Collection[Address], life: timedelta, clock: Clock
+        self,
+        directory: NodeDirectory,
+        *,
+        audiences: Collection[Address],
+        source: str,
+        life: timedelta,
+        clock: Clock,
     ) -> None:
         self._directory = directory
+        self._source = source
         self._audiences = frozenset(audiences)
         self._life_ms = round(life.total_seconds() * 1000)
         self._clock = clock
@@ -89,9 +99,9 @@ class StatementIntake:
         registrations = await self._registrations(new)
         on_ledger = await self._directory.facts.known([each.node for each in new])
         removals = [each for each in new if each.body is None]
-        stored = await self._directory.records.merge(registrations, removals, on_ledger=on_ledger)
+        merged = await self._directory.records.merge(registrations, removals, on_ledger=on_ledger, source=self._source)
         size = sum(len((each.body or "").encode()) + STATEMENT_BYTES for each in page.statements)
-        return Taken(checked=len(new), stored=stored, bytes=max(size, PAGE_BYTES))
+        return Taken(checked=len(new), stored=merged.stored, refused=merged.refused, bytes=max(size, PAGE_BYTES))
 
     def _is_valid_now(self, statement: NodeStatement, peer: Address) -> bool:
         now_ms = unix_ms(self._clock.now())

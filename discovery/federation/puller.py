@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from prometheus_client import CollectorRegistry, Counter
+
 from discovery.federation.intake import PeerLied, StatementIntake
 from discovery.store.records import read_cursor
 from protocol.clients import DiscoveryClient
@@ -35,6 +37,16 @@ LEASE_LIFETIME = timedelta(seconds=30)
 _log = get_logger(__name__)
 
 
+def refusals_on(registry: CollectorRegistry) -> Counter:
+    """Registers the counter of registrations that the limits of federation refused, and returns it."""
+    return Counter(
+        "muster_discovery_federated_refused",
+        "Registrations from a peer that were refused by federated_records or federated_bytes",
+        ("peer",),
+        registry=registry,
+    )
+
+
 class PeerPuller:
     """Pulls the statements of one peer, round by round.
 
@@ -45,6 +57,7 @@ class PeerPuller:
         pools: Signing domain of the contract of this service's pools; the peer must serve the same.
         lease: The leader lease of this peer: one instance of the service pulls.
         first_pause: Pause after the first failure.
+        refusals: Counter of refused registrations by peer, see `refusals_on`.
         clock: Clock that measures limits and pauses.
     """
 
@@ -57,6 +70,7 @@ class PeerPuller:
         pools: SigningDomain,
         lease: LeaderLease,
         first_pause: timedelta,
+        refusals: Counter,
         clock: Clock,
     ) -> None:
         self._client = client
@@ -65,7 +79,9 @@ class PeerPuller:
         self._pools = pools
         self._lease = lease
         self._pause = GrowingPause(first=first_pause, longest=max(first_pause, LONGEST_PAUSE))
+        self._refusals = refusals.labels(client.location.url)
         self._clock = clock
+        self._full = False
         self._not_before = 0.0
         self._cursor: Address | None = None
         self._error = ""
@@ -103,17 +119,33 @@ class PeerPuller:
     async def _pull(self) -> int:
         deadline = Deadline.after(ROUND_TIMEOUT, clock=self._clock)
         peer = await self._check_identity()
-        checked = stored = size = 0
+        checked = stored = refused = size = 0
         while True:
             page = await self._client.statements(
                 cursor=self._cursor, call_timeout=min(PAGE_TIMEOUT, deadline.remaining)
             )
             taken = await self._intake.take(page, peer=peer, after=self._cursor)
             checked, stored, size = checked + taken.checked, stored + taken.stored, size + taken.bytes
+            refused += taken.refused
+            self._refusals.inc(taken.refused)
             self._cursor = _cursor(page.next_cursor)
             over = deadline.passed or checked >= MOST_CHECKED or size >= MOST_BYTES
             if self._cursor is None or over or not await self._lease.hold():
+                self._log_limit(refused)
                 return stored
+
+    def _log_limit(self, refused: int) -> None:
+        """Logs once that the peer has reached its limit, and once that its registrations have room again."""
+        if refused and not self._full:
+            _log.warning(
+                "peer-limit-reached",
+                peer=self._client.location.url,
+                refused=refused,
+                hint="raise federated_records or federated_bytes if the peer is honest, or remove it from peers",
+            )
+        elif self._full and not refused:
+            _log.info("peer-within-limit-again", peer=self._client.location.url)
+        self._full = refused > 0
 
     async def _check_identity(self) -> Address:
         """Checks that the peer is a discovery service of the same contract, and not this service; returns its address.

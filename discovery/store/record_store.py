@@ -52,10 +52,33 @@ class RecordLimits:
     keys, so other nodes could otherwise fill the pool. From other services, nodes that are not on the ledger are taken
     only until the pool has a quarter, so that a peer can't use up the room of nodes that register here.
     """
+    federated_records: int
+    """Maximum number of records and marks of removals that one peer passed on, of all pools together.
+
+    Nodes that are not on the ledger are taken until half of it: a peer can invent any number of them.
+    """
+    federated_bytes: int
+    """Maximum bytes of these records and marks, with the same halves."""
 
     def room(self, *, on_ledger: bool, direct: bool) -> int:
         """Returns the number of records of a pool from which a new node is refused."""
         return self.per_pool if on_ledger else self.per_pool // (2 if direct else 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """Number of registrations of a peer that were stored, and that were refused by a limit of federation."""
+
+    stored: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederatedSum:
+    """Records and marks of removals that one peer passed on and that are stored now."""
+
+    records: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +128,7 @@ class RecordStore:
             Conflict: The node signed this request before it removed itself.
             StoreUnavailable: Redis is down.
         """
-        call = self._register_call(statement, registration, ip=ip, on_ledger=on_ledger, direct=True)
+        call = self._register_call(statement, registration, ip=ip, on_ledger=on_ledger, source=None)
         registered = await self._scripts.run(call if shareable else replace(call, signature=""))
         match registered.refused:
             case "":
@@ -163,7 +186,7 @@ class RecordStore:
             on_ledger: Whether the node is registered on the ledger.
             shareable: Whether other services can check the signature.
         """
-        call = self._remove_call(statement, on_ledger=on_ledger, direct=True)
+        call = self._remove_call(statement, on_ledger=on_ledger, source=None)
         await self._scripts.run(call if shareable else replace(call, signature=""))
 
     async def merge(
@@ -172,7 +195,8 @@ class RecordStore:
         removals: Sequence[NodeStatement],
         *,
         on_ledger: Collection[Address],
-    ) -> int:
+        source: str,
+    ) -> Merged:
         """Stores statements from another service, unless a newer one of the same node is stored.
 
         The result does not depend on the order in which statements arrive, unless a limit is reached.
@@ -181,20 +205,29 @@ class RecordStore:
             registrations: Checked registrations with their parsed bodies.
             removals: Checked removals.
             on_ledger: Nodes that are registered on the ledger.
-
-        Returns:
-            The number of registrations that were stored.
+            source: URL of the service, to whose limit the statements count.
         """
         stored = await self._scripts.run_many(
             [
-                self._register_call(each, body, ip="", on_ledger=each.node in on_ledger, direct=False)
+                self._register_call(each, body, ip="", on_ledger=each.node in on_ledger, source=source)
                 for each, body in registrations
             ]
         )
         await self._scripts.run_many(
-            [self._remove_call(each, on_ledger=each.node in on_ledger, direct=False) for each in removals]
+            [self._remove_call(each, on_ledger=each.node in on_ledger, source=source) for each in removals]
         )
-        return sum(not each.refused for each in stored)
+        return Merged(
+            stored=sum(not each.refused for each in stored),
+            refused=sum(each.refused == "federated" for each in stored),
+        )
+
+    async def federated(self) -> dict[str, FederatedSum]:
+        """Returns what each peer passed on, by its URL."""
+        with store_errors():
+            found: Any = await self._redis.hgetall(KEYS.of("federated-sums"))
+        sums = {name.decode(): int(value) for name, value in found.items()}
+        peers = {name.partition(":")[2] for name in sums}
+        return {peer: FederatedSum(records=sums.get(f"n:{peer}", 0), bytes=sums.get(f"b:{peer}", 0)) for peer in peers}
 
     async def held(self, nodes: Sequence[Address]) -> list[tuple[int, str]]:
         """Returns time and signature of the newest statement of each node; (0, "") if there is none."""
@@ -241,8 +274,9 @@ class RecordStore:
         return count
 
     def _register_call(
-        self, statement: NodeStatement, registration: Registration, *, ip: str, on_ledger: bool, direct: bool
+        self, statement: NodeStatement, registration: Registration, *, ip: str, on_ledger: bool, source: str | None
     ) -> RegisterNode:
+        direct = source is None
         return RegisterNode(
             address=statement.node,
             pool=str(registration.pool_id),
@@ -254,18 +288,24 @@ class RecordStore:
             most_per_origin=self._limits.per_origin,
             most_per_pool=self._limits.room(on_ledger=on_ledger, direct=direct),
             direct=direct,
+            source=source or "",
+            most_federated=self._limits.federated_records // (1 if on_ledger else 2),
+            most_federated_bytes=self._limits.federated_bytes // (1 if on_ledger else 2),
             signed_ms=statement.timestamp_ms,
             audience=statement.audience,
             nonce=statement.nonce,
             signature=statement.signature,
         )
 
-    def _remove_call(self, statement: NodeStatement, *, on_ledger: bool, direct: bool) -> RemoveNode:
+    def _remove_call(self, statement: NodeStatement, *, on_ledger: bool, source: str | None) -> RemoveNode:
         return RemoveNode(
             address=statement.node,
             now_ms=self._now(),
             life_ms=self._life_ms,
-            direct=direct,
+            direct=source is None,
+            source=source or "",
+            most_federated=self._limits.federated_records // (1 if on_ledger else 2),
+            most_federated_bytes=self._limits.federated_bytes // (1 if on_ledger else 2),
             signed_ms=statement.timestamp_ms,
             audience=statement.audience,
             nonce=statement.nonce,

@@ -19,7 +19,7 @@ from ledger.client.pools import Pool, PoolStatus, Role, Terms
 from ledger.client.work import WorkRecord
 from ledger.deployment import Deployment
 from ledger.errors import TransactionReverted
-from ledger.events.types import CheckpointAnnounced, LedgerEvent
+from ledger.events.types import CheckpointAnnounced, LedgerEvent, WorkSubmitted
 from ledger.transactions.pending import SendPolicy
 from orchestrator.chain.run_events import FOLLOWED
 from orchestrator.chain.run_interface import (
@@ -339,6 +339,9 @@ class LedgerRun:
             return self._ledger
 
     def _concerns(self, event: LedgerEvent) -> bool:
-        """Returns whether an event is of this pool and run, or of no particular pool."""
+        """Returns whether an event is of this pool and run, or of no particular pool.
+
+        Work of the pool's other runs counts, too, because its objects are in the pool's store.
+        """
         pool_id, run = getattr(event, "pool_id", self._pool_id), getattr(event, "run", self._run)
-        return bool(pool_id == self._pool_id and run == self._run)
+        return bool(pool_id == self._pool_id and (run == self._run or isinstance(event, WorkSubmitted)))

@@ -71,6 +71,10 @@ SLOT_STATES = {
 """State of a slot by the status of its work record."""
 
 
+ENDED = frozenset({WorkStatus.FINAL, WorkStatus.EXPIRED})
+"""Statuses of work that can't change any more."""
+
+
 def slot_event_of(event: WorkEvent) -> SlotEvent:
     """Returns the transition that an event causes in its slot."""
     match event:

@@ -49,8 +49,8 @@ def is_needed(slot: Slot, *, step: int, learned: int | None) -> bool:
 def needed_age(kept: timedelta, *, longest_lease: timedelta, settled: timedelta) -> timedelta:
     """Returns the age up to which an object may be needed although no known work refers to it.
 
-    Redis may not know the work of an object, because the step was deleted, or because Redis lost its data. So the age
-    is at least twice the time from the beginning of a lease until its work is final.
+    Redis may not know the work of an object, because the pool's orchestrator follows no run, or because an earlier
+    release read the work. So the age is at least twice the time from the beginning of a lease until its work is final.
 
     Args:
         kept: Minimum time for which such objects are kept.

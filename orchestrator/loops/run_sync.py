@@ -25,6 +25,7 @@ from ledger.events.types import (
     WorkSubmitted,
 )
 from orchestrator.chain.run_events import (
+    ENDED,
     REMOVED_BY_POOL,
     SLOT_STATES,
     EscrowEvent,
@@ -208,14 +209,48 @@ class RunSync:
                 rows = await self._store.leases_of_provider(provider, limit=MOST_LIVE_OF_PROVIDER)
                 await self._stop_waiting(_live(rows), removed_by_pool=True)
             case WorkSubmitted() | VerdictGiven() | WorkDisputed() | WorkFinal() | WorkExpired() as event:
-                await self._apply_work(event, reverted=observed.reverted)
+                await self._note_open_work(event, reverted=observed.reverted)
+                if not self._is_of_other_run(event):
+                    await self._apply_work(event, reverted=observed.reverted)
 
     async def _announce(self, observed: ObservedEvent, *, quiet: bool) -> None:
         now, event, time = self._now_ms(), observed.event, None
+        if self._is_of_other_run(event):
+            return
         if isinstance(event, WorkFinal) and event.paid:  # events that are read late count for the day of their block
             time = await self._ledger.block_time(event.log.block_number)
         day = (now // 1000 if time is None else time) // 86_400
         if not await self._store.announce(observed, quiet=quiet, day=day, now_ms=now, lease=self._lease.value):
+            raise _lease_lost()
+
+    def _is_of_other_run(self, event: LedgerEvent) -> bool:
+        """Returns whether an event is a submission for another run of the pool.
+
+        Later events about that work name no run. They have no slot here.
+        """
+        return isinstance(event, WorkSubmitted) and event.run != self._leasing.terms.run
+
+    async def _note_open_work(self, event: WorkEvent, *, reverted: bool) -> None:
+        """Records which objects work names that is not final, whatever its run and step: the sweeper keeps these."""
+        named: list[tuple[Address, Digest, bool]] = []  # owner, SHA-256, whether it is an audit file
+        ended = isinstance(event, WorkFinal | WorkExpired)
+        if reverted:
+            now = await self._ledger.work(event.key)
+            ended = now is None or now.status in ENDED
+            named = [] if now is None else [(now.node, now.sha256, False)]
+        elif isinstance(event, WorkSubmitted):
+            named = [(event.node, event.sha256, False)]
+        elif (found := _audit_of(event)) is not None:
+            named = [(*found, True)]
+        lease = self._lease.value
+        if ended:
+            written = [await self._store.release_work(event.key, lease=lease)]
+        else:
+            written = [
+                await self._store.note_open_work(event.key, owner=owner, sha256=sha256, audit=audit, lease=lease)
+                for owner, sha256, audit in named
+            ]
+        if not all(written):
             raise _lease_lost()
 
     async def _apply_work(self, event: WorkEvent, *, reverted: bool) -> None:
@@ -429,7 +464,9 @@ class RunSync:
             _log.info("served-step-closed", step=step)
 
     async def _forget_old_steps(self) -> None:
-        oldest = (await self._store.state()).floor - self._leasing.terms.kept_steps
+        state, terms = await self._store.state(), self._leasing.terms
+        # Accepted files of steps that the trainer has not learned are kept by their slots.
+        oldest = (state.floor if terms.serving else min(state.floor, state.version or 0)) - terms.kept_steps
         for step in await self._store.known_steps(first=0, limit=16):
             if step >= oldest:
                 return

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from orchestrator.dependencies import Dependencies
 from orchestrator.domain.retention import is_needed, needed_age
 from orchestrator.metrics import ObjectTotals, RetentionMetrics
 from orchestrator.storage import ObjectStore
-from orchestrator.storage.interface import StoredObject
+from orchestrator.storage.interface import StorageUnavailable, StoredObject
 from orchestrator.store.run_rows import RunState
 from orchestrator.store.runs import RunStore
 from protocol.identifiers import Address, Digest
@@ -25,6 +25,8 @@ PAGE = 500
 """Maximum number of objects of each kind that are checked in one round."""
 DISCARDED_AT_ONCE = 100
 """Maximum number of slots per round whose files are deleted because the slot ended without work."""
+MOST_FAILURES = 3
+"""Number of objects that can't be deleted after which a round goes on to other objects: the store may be down."""
 DELETED_PER_LEASE = 25
 """Number of deleted objects after which the leader lease is renewed. A slow bucket takes about 0.1 s for each."""
 
@@ -87,9 +89,10 @@ class Sweeper:
     """Deletes files of slots that ended without work, and objects that are old and that no work needs.
 
     The sweeper walks through the store page by page. An object is deleted if it is older than its retention time, and
-    the work that it belongs to is final and learned (`is_needed`) or not known. Unknown work may still be open: the
-    step was deleted, or Redis lost its data and the ledger has not been read again. So the retention time is never
-    shorter than the time for which work can be open (`needed_age`).
+    no work needs it: no work that is not final names it (`RunStore.named_by_open_work`), and the slot that it belongs
+    to is neither open nor accepted and unlearned (`is_needed`). Objects count as old by the time up to which the ledger
+    was read, so while the chain is down, none becomes old. The retention time is never shorter than the time for which
+    work is usually open (`needed_age`).
 
     Objects are deleted before the records that name them, so a crash between the two leaves a record that the next
     round handles again.
@@ -123,12 +126,15 @@ class Sweeper:
         self._terms = terms
         self._metrics = metrics
         self._passes = {kind: _Pass() for kind in ObjectKind}
+        self._failures: list[StorageUnavailable] = []
 
     async def round(self) -> int:
         """Checks one page of each kind of objects; returns the number of deleted ones.
 
+        An object that can't be deleted, for example because somebody else owns its file, does not stop the others.
+
         Raises:
-            StorageUnavailable: The store is down; the next round checks the same page.
+            StorageUnavailable: The store is down, or an object can't be deleted; all other objects were handled.
             StoreUnavailable: Redis is down.
         """
         if not await self._lease.hold():
@@ -138,11 +144,14 @@ class Sweeper:
         state = await self._runs.state()
         if self._terms.has_run and not (state.ready and state.settled_s):
             return 0  # the ledger was not read to its end, so the files in use are not known yet
+        self._failures = []
         deleted = 0
         if self._terms.kept[ObjectKind.FILE] and not self._terms.dry_run:
             deleted += await self._delete_discarded()
         for kind in ObjectKind:
             deleted += await self._sweep_page(kind, state)
+        if self._failures:
+            raise self._failures[0]
         return deleted
 
     async def _delete_discarded(self) -> int:
@@ -153,26 +162,41 @@ class Sweeper:
             files = [] if row is None else [(row.node, sha256) for sha256 in await self._runs.files_of(slot)]
             for node, sha256 in sorted(set(files) - await self._runs.named(files)):
                 key = ObjectKey(pool_id=self._pool_id, owner=node, sha256=sha256)
-                if (facts := await self._objects.head(key)) is not None:
-                    if not await self._delete(ObjectKind.FILE, key, facts.size, number=deleted):
-                        return deleted
-                    deleted += 1
-            await self._runs.forget_files(slot)
+                try:
+                    if (facts := await self._objects.head(key)) is not None:
+                        if not await self._delete(ObjectKind.FILE, key, facts.size, number=deleted):
+                            return deleted
+                        deleted += 1
+                except StorageUnavailable as error:
+                    self._failures.append(error)
+                    break
+            else:
+                await self._runs.forget_files(slot)
+            if len(self._failures) >= MOST_FAILURES:
+                break
         return deleted
 
     async def _sweep_page(self, kind: ObjectKind, state: RunState) -> int:
         current, terms, audits = self._passes[kind], self._terms, kind is ObjectKind.AUDIT
         page = await self._objects.page(self._pool_id, audits=audits, after=current.cursor, limit=PAGE)
         settled = timedelta(seconds=state.settled_s)
-        before = self._clock.now() - needed_age(terms.kept[kind], longest_lease=terms.longest_lease, settled=settled)
+        kept = needed_age(terms.kept[kind], longest_lease=terms.longest_lease, settled=settled)
+        before = self._read_until(state) - kept
         old = [each for each in page.objects if each.modified < before] if terms.kept[kind] else []
         needed = await self._needed(old, audits=audits, state=state)
         expired = [each for each in old if _name(each) not in needed]
-        deleted = 0
+        deleted, failures = 0, 0
         for each in [] if terms.dry_run else expired:
-            if not await self._delete(kind, each.key, each.size, number=deleted):
-                return deleted
-            deleted += 1
+            try:
+                if not await self._delete(kind, each.key, each.size, number=deleted):
+                    return deleted
+            except StorageUnavailable as error:
+                self._failures.append(error)
+                failures += 1
+                if failures >= MOST_FAILURES:
+                    break
+            else:
+                deleted += 1
         decisions = {each.key: Decision.NEEDED for each in old} | {each.key: Decision.EXPIRED for each in expired}
         for each in page.objects:
             current.totals[decisions.get(each.key, Decision.YOUNG)].add(each.size)
@@ -186,8 +210,15 @@ class Sweeper:
     ) -> set[tuple[Address, Digest]]:
         """Returns those objects that open or unlearned work needs, as pairs of owner and SHA-256."""
         learned = min(state.floor, state.version or 0) if self._terms.learns else None
-        rows = await self._runs.work_of([_name(each) for each in objects], audits=audits)
-        return {name for name, row in rows.items() if is_needed(row.slot, step=row.step, learned=learned)}
+        names = [_name(each) for each in objects]
+        rows = await self._runs.work_of(names, audits=audits)
+        by_slot = {name for name, row in rows.items() if is_needed(row.slot, step=row.step, learned=learned)}
+        return by_slot | await self._runs.named_by_open_work(names, audits=audits)
+
+    def _read_until(self, state: RunState) -> datetime:
+        """Returns the time up to which all work is known: now, or that of the ledger's last complete reading."""
+        now = self._clock.now()
+        return min(now, datetime.fromtimestamp(state.synced_ms / 1000, UTC)) if self._terms.has_run else now
 
     async def _delete(self, kind: ObjectKind, key: ObjectKey, size: int, *, number: int) -> bool:
         """Deletes an object; returns False if another instance took over the leader lease.
@@ -200,7 +231,11 @@ class Sweeper:
         """
         if number % DELETED_PER_LEASE == DELETED_PER_LEASE - 1 and not await self._lease.hold():
             return False
-        await self._objects.delete(key)
+        try:
+            await self._objects.delete(key)
+        except StorageUnavailable as error:
+            _log.warning("object-not-deleted", object=str(key), detail=error.detail)
+            raise
         self._metrics.count_deleted(kind, size=size)
         return True
 

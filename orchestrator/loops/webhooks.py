@@ -10,7 +10,6 @@ import hashlib
 import hmac
 from datetime import timedelta
 from functools import partial
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -19,6 +18,7 @@ from orchestrator.domain.event_kinds import wants
 from orchestrator.store.webhooks import WebhookProgress
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import MusterError, Unavailable
+from protocol.http.url_safety import directed_to
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.backoff import backoff
@@ -108,10 +108,6 @@ class WebhookDelivery:
     async def _send(self, name: str, url: str, event: PoolEvent) -> None:
         allow_private = self._dependencies.settings.webhooks_to_private_networks
         addresses = await check_destination(url, allow_private=allow_private)
-        url_parts = urlsplit(url)
-        host = url_parts.hostname or ""
-        # The request goes to the address that was checked, because the host name may resolve to another one by now.
-        target = httpx.URL(url).copy_with(host=addresses[0])
         timestamp = str(unix_ms(self._dependencies.clock.now()) // 1000)
         body = event.model_dump_json().encode()
         secret, old = await self._dependencies.webhooks.signing_secrets(name)
@@ -122,21 +118,19 @@ class WebhookDelivery:
             signatures[NEW_SIGNATURE_HEADER] = signature_of(secret, timestamp=timestamp, body=body)
         request = self._http.build_request(
             "POST",
-            target,
+            url,
             content=body,
             headers={
-                "Host": url_parts.netloc,
                 "Content-Type": "application/json",
                 TIMESTAMP_HEADER: timestamp,
                 EVENT_HEADER: event.id,
                 **signatures,
             },
-            extensions={"sni_hostname": host},
             timeout=REQUEST_TIMEOUT.total_seconds(),
         )
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT.total_seconds()):
-                response = await self._http.send(request, stream=True)
+                response = await self._http.send(directed_to(request, addresses[0]), stream=True)
                 await response.aclose()
         except (httpx.HTTPError, TimeoutError) as error:
             raise Unavailable(f"the receiver did not answer: {type(error).__name__}", hint=RECEIVER_HINT) from error

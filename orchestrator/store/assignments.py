@@ -38,6 +38,12 @@ MOST_LINES = 5000
 MOST_LOG_BYTES = 8 << 20
 """Maximum bytes of log lines that are kept per assignment, so that one node's long lines can't fill Redis."""
 
+MOST_TOTAL_LOG_BYTES = 1 << 30
+"""Default of the maximum bytes of log lines that are kept of all assignments together."""
+
+MOST_CUTS = 256
+"""Maximum number of deletions from the largest logs by one batch of lines, so that it does not block Redis for long."""
+
 
 class SchedulerLeaseLost(Unavailable):
     """Another orchestrator has taken the scheduler's leader lease."""
@@ -67,11 +73,15 @@ class AssignmentStore:
     Args:
         database: Database of the pool.
         kept: Time for which an ended assignment and its log are kept.
+        most_log_bytes: Maximum bytes of log lines of all assignments together.
     """
 
-    def __init__(self, database: Database, *, kept: timedelta = KEPT) -> None:
+    def __init__(
+        self, database: Database, *, kept: timedelta = KEPT, most_log_bytes: int = MOST_TOTAL_LOG_BYTES
+    ) -> None:
         self._database = database
         self._kept = kept
+        self._most_log_bytes = most_log_bytes
 
     async def place(
         self,
@@ -281,6 +291,8 @@ class AssignmentStore:
                 assignment=batch.assignment_id,
                 most_lines=MOST_LINES,
                 most_bytes=MOST_LOG_BYTES,
+                most_total=self._most_log_bytes,
+                most_cuts=MOST_CUTS,
                 kept_ms=milliseconds(self._kept),
                 has_more=not batch.has_room,
                 sequences_and_lines=tuple(part for line in lines for part in (line.sequence, line.model_dump_json())),
@@ -293,6 +305,10 @@ class AssignmentStore:
                 code="unknown-assignment",
             )
         return LogReceipt(next_sequence=position.next_sequence, wanted_until_ms=position.wanted_until_ms)
+
+    async def log_bytes(self) -> int:
+        """Returns the bytes of the stored log lines of all assignments."""
+        return int(await self._database.ask("GET", self._database.key("log-total")) or 0)
 
     async def lines(self, identifier: str, *, since: int, limit: int) -> list[LogLine]:
         """Returns the stored lines of an assignment's log from a sequence number on, in order."""

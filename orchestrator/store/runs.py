@@ -27,6 +27,8 @@ request:NODE:ID       string: slot that a request got
 named                 hash: slot by `NODE:SHA256` of its submitted file
 audits                hash: slot by `VALIDATOR:SHA256` of an audit file that a verdict or a dispute names
 audits:S:NODE:I       set: fields of `audits` that belong to a slot
+needs                 sorted set: `KIND:OWNER:SHA256:KEY` of objects that non-final work of any run and step names
+needs:KEY             set: members of `needs` that belong to a work item
 uploads:S:NODE:I      set: SHA-256 of the files whose upload was allowed under a lease
 discarded             sorted set: slots that ended without work, by the time of their end
 means                 hash: reported means by step, with the counts that they belong to
@@ -58,6 +60,8 @@ from orchestrator.store.scripts import (
     HoldTrainerLease,
     LeaseSlot,
     NameAudit,
+    NoteOpenWork,
+    ReleaseWork,
     SlotLeased,
     WriteResult,
     WriteRunState,
@@ -435,6 +439,41 @@ class RunStore:
         rows = {row.id: row for row in await self.slots(sorted(set(names.values())))}
         return {file: rows[name] for file, name in names.items() if name in rows}
 
+    async def note_open_work(self, key: Digest, *, owner: Address, sha256: Digest, audit: bool, lease: str) -> bool:
+        """Records that work which is not final names an object, so that the sweeper keeps the object.
+
+        It returns False if the leader lease was lost.
+
+        Unlike a slot, the entry outlasts the deletion of the slot's step, and work of other runs has one, too.
+
+        Args:
+            key: Key of the work.
+            owner: Owner of the object.
+            sha256: SHA-256 of the object.
+            audit: True for an audit file, otherwise the object is a rollout file.
+            lease: Value of the leader lease.
+        """
+        objects = (_object(owner, sha256, audit=audit),)
+        return await self._database.run(NoteOpenWork(loop=LOOP, lease=lease, work=key, objects=objects))
+
+    async def release_work(self, key: Digest, *, lease: str) -> bool:
+        """Forgets the objects of work that is final, or not on the ledger any more.
+
+        It returns False if the leader lease was lost.
+        """
+        return await self._database.run(ReleaseWork(loop=LOOP, lease=lease, work=key))
+
+    async def named_by_open_work(
+        self, files: Sequence[tuple[Address, Digest]], *, audits: bool
+    ) -> set[tuple[Address, Digest]]:
+        """Returns those of `files`, pairs of owner and SHA-256, that work names which is not final."""
+        names = [_object(owner, sha256, audit=audits) for owner, sha256 in files]
+        # `;` is the character after `:`, so the range has all entries of one object.
+        found = await self._database.ask_many(
+            [("ZRANGEBYLEX", self._key("needs"), f"[{name}:", f"({name};", "LIMIT", 0, 1) for name in names]
+        )
+        return {file for file, entries in zip(files, found, strict=True) if entries}
+
     async def name_audit(self, slot: str, *, owner: Address, sha256: Digest, lease: str) -> None:
         """Records that a verdict on a slot's work, or a dispute about it, names an audit file."""
         await self._database.run(NameAudit(loop=LOOP, lease=lease, slot=slot, audit=f"{owner}:{sha256}"))
@@ -542,3 +581,7 @@ class RunStore:
 
     def _key(self, *parts: str) -> str:
         return self._database.key("run", *parts)
+
+
+def _object(owner: Address, sha256: Digest, *, audit: bool) -> str:
+    return f"{'audit' if audit else 'file'}:{owner}:{sha256}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import urlencode
-from urllib.request import getproxies
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from protocol.errors import Conflict, InvalidInput, NotFound, RateLimited, Unauthenticated, Unavailable, plain_message
 from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import error_of_answer
+from protocol.http.url_safety import directed_to
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.signing import NONCE_HEADER, check_response, sign_request
@@ -46,6 +47,8 @@ _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 """Idempotent methods that the client repeats by default (RFC 9110, section 9.2.2)."""
 _UNKNOWN = "unknown-"
 """Prefix of the codes of a 404 for a missing object, unlike a 404 for a wrong path or of a proxy."""
+
+_PORTS = {"http": 80, "https": 443}
 
 _log = get_logger(__name__)
 
@@ -208,6 +211,9 @@ class ServiceClient:
         answer_limit: Size limit of an answer, in bytes.
         allow_plain_http: Whether `http` to other machines is allowed; only safe inside an encrypted network.
         tls: TLS context; by default, the client trusts the system's certificate authorities.
+        destination: Function that returns the IP address to connect to for the URL's host and port. It is called for
+            each attempt, and raises an error if the host must not be reached. By default the HTTP client resolves the
+            name. Through a proxy of the environment it only checks the name, because the proxy resolves it.
         transport: Transport that replaces the network when tests run the service in the same process.
 
     Raises:
@@ -225,6 +231,7 @@ class ServiceClient:
         answer_limit: int = ANSWER_LIMIT,
         allow_plain_http: bool = False,
         tls: ssl.SSLContext | None = None,
+        destination: Callable[[str, int], Awaitable[str]] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         if isinstance(location, str):
@@ -241,11 +248,17 @@ class ServiceClient:
         self._clock = SystemClock() if clock is None else clock
         self._backoff = backoff
         self._answer_limit = answer_limit
+        self._destination = destination
         self._transport = transport
         self._ends_seen: set[tuple[str, str]] = set()
+        # With a destination, the client decides itself whether it uses a proxy of the environment, because requests are
+        # directed to checked addresses exactly if it does not.
+        self._proxy = None if destination is None else _proxy_for(location.url)
         self._http = httpx.AsyncClient(
             transport=transport,
-            verify=_trust(location.url) if tls is None else tls,
+            verify=_trust(location.url, checked=destination is not None) if tls is None else tls,
+            proxy=self._proxy,
+            trust_env=destination is None,
             follow_redirects=False,
             headers={"Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN), "User-Agent": "muster"},
         )
@@ -428,6 +441,9 @@ class ServiceClient:
         self, request: httpx.Request, auth: RequestSigner | BearerToken | None, *, signed_answer: bool, limit: int
     ) -> ServiceResponse:
         where = f"{request.url.scheme}://{request.url.netloc.decode('ascii')}"
+        if self._destination is not None:
+            address = await self._destination(request.url.host, request.url.port or _PORTS[request.url.scheme])
+            request = directed_to(request, address) if self._proxy is None else request
         try:
             response = await self._http.send(request, auth=auth, stream=True)
             try:
@@ -477,11 +493,26 @@ class ServiceClient:
         )
 
 
-def _trust(url: str) -> ssl.SSLContext | bool:
+def _proxy_for(url: str) -> str | None:
+    """Returns the environment's proxy for a URL; None if there is none, or `NO_PROXY` names the host."""
+    parts, proxies = urlsplit(url), getproxies()
+    found = proxies.get(parts.scheme) or proxies.get("all")
+    if not found or proxy_bypass(parts.hostname or ""):
+        return None
+    return found if "://" in found else f"http://{found}"
+
+
+def _trust(url: str, *, checked: bool) -> ssl.SSLContext | bool:
     """Returns whom to trust: the system's authorities, or for plain HTTP nobody.
 
     Loading the authorities takes 0.03 CPU seconds. A proxy may need them also for plain HTTP.
+
+    Args:
+        url: URL of the service.
+        checked: Whether the client ignores the environment. Its variables for authorities count nevertheless.
     """
+    if checked:
+        return httpx.create_ssl_context()
     return True if url.startswith("https:") or getproxies() else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 

@@ -22,7 +22,7 @@ import httpx
 
 from protocol.errors import MusterError, TooLarge
 from protocol.http.object_store_errors import BytesRefused, TransferError, UrlRefused, UrlStale, refusal
-from protocol.http.url_safety import addresses_of, is_in, is_link_local, is_loopback, is_public
+from protocol.http.url_safety import addresses_of, directed_to, is_in, is_link_local, is_loopback, is_public
 from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
 from protocol.runtime.disk import DiskClaim
@@ -210,11 +210,12 @@ class ObjectTransfer:
         store = parsed.netloc.decode("ascii")
         request = self._http.build_request(
             method,
-            parsed if address is None else parsed.copy_with(host=address),
+            parsed,
             content=content,
             headers={**headers, "Host": store},
-            extensions={"sni_hostname": parsed.host},
         )
+        if address is not None:
+            request = directed_to(request, address)
         try:
             response = await self._http.send(request, stream=True)
             try:

@@ -1,4 +1,4 @@
-"""Rate limits per IP, counted in memory before any signature is checked."""
+"""Rate limits per IP or per other key, counted in memory; those of IPs before any signature is checked."""
 
 from __future__ import annotations
 
@@ -54,17 +54,15 @@ rate on other paths.
 """
 
 
-class IpRates:
-    """One rate limit per IP.
+class KeyedRates:
+    """One rate limit per key.
 
     Memory is bounded: the least recently used entries are dropped first.
 
-    IPv6 callers are counted by /64, because one customer usually controls all of its addresses.
-
     Args:
-        rate: Rate limit of one caller.
+        rate: Rate limit of one key.
         clock: Clock that measures the rates.
-        most: Maximum number of callers that are counted.
+        most: Maximum number of keys that are counted.
     """
 
     def __init__(self, rate: Rate, *, clock: Clock, most: int = 65_536) -> None:
@@ -73,22 +71,34 @@ class IpRates:
         self._clock = clock
         self._due: LRUCache[str, float] = LRUCache(most)
 
+    def wait_for(self, key: str) -> timedelta:
+        """Counts one call and returns zero; or, beyond the rate, returns the time until the next allowed call."""
+        now = self._clock.monotonic()
+        due = max(self._due.get(key, now), now)
+        ahead = due - now
+        if ahead > self._tolerance:
+            return timedelta(seconds=ahead - self._tolerance)
+        self._due[key] = due + self._interval
+        return timedelta()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+
+class IpRates(KeyedRates):
+    """One rate limit per IP.
+
+    IPv6 callers are counted by /64, because one customer usually controls all of its addresses.
+    """
+
     def admit(self, ip: str) -> None:
         """Counts one call, or refuses it.
 
         Raises:
             RateLimited: The caller exceeds its rate. `retry_after` is the time until the next allowed call.
         """
-        bucket = counted_as(ip)
-        now = self._clock.monotonic()
-        due = max(self._due.get(bucket, now), now)
-        ahead = due - now
-        if ahead > self._tolerance:
-            raise RateLimited(f"too many requests from {ip}", retry_after=timedelta(seconds=ahead - self._tolerance))
-        self._due[bucket] = due + self._interval
-
-    def __len__(self) -> int:
-        return len(self._due)
+        if wait := self.wait_for(counted_as(ip)):
+            raise RateLimited(f"too many requests from {ip}", retry_after=wait)
 
 
 class CallerAddresses:

@@ -11,6 +11,8 @@ import socket
 from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
+import httpx
+
 from protocol.errors import InvalidInput, Unavailable
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
@@ -77,9 +79,10 @@ def parse_http_url(url: str, *, what: str, code: str = InvalidInput.code, query:
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
-    """Returns the IP addresses of a host name, sorted.
+    """Returns the IP addresses of a host name, in the order in which the system would try them.
 
-    The caller must connect to one of these addresses, because the name may resolve differently later.
+    So an IPv6 address that this machine can't reach comes after the reachable ones. The caller must connect to one of
+    these addresses (`directed_to`), because the name may resolve differently later.
 
     Raises:
         Unavailable: The name can't be resolved.
@@ -92,7 +95,18 @@ async def addresses_of(host: str, port: int) -> list[str]:
             hint="check the name, and this machine's DNS",
             code="unknown-host",
         ) from error
-    return sorted({str(entry[4][0]) for entry in found})
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def directed_to(request: httpx.Request, address: str) -> httpx.Request:
+    """Directs a request to an IP address that was checked, and returns it.
+
+    TLS still verifies the certificate of the URL's host name, and the header `Host` still has it. Without this, the
+    HTTP client would resolve the name again and may connect to another address (DNS rebinding).
+    """
+    request.extensions = {**request.extensions, "sni_hostname": request.url.host}
+    request.url = request.url.copy_with(host=address)
+    return request
 
 
 def is_public(address: str) -> bool:

@@ -154,7 +154,7 @@ class _LineFormatter(logging.Formatter):
         ending: list[Processor] = (
             [structlog.processors.format_exc_info, redact, structlog.processors.JSONRenderer(default=str)]
             if self._as_json
-            else [redact, structlog.dev.ConsoleRenderer(exception_formatter=_redacted_traceback)]
+            else [redact, _without_controls, structlog.dev.ConsoleRenderer(exception_formatter=_redacted_traceback)]
         )
         return structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*_shared_processors(), structlog.stdlib.add_logger_name],
@@ -182,6 +182,19 @@ def _writes_to_a_console(handler: logging.Handler) -> bool:
     Libraries such as uvicorn and transformers install such handlers.
     """
     return type(handler) is logging.StreamHandler and handler.stream in {sys.stdout, sys.stderr, sys.__stderr__}
+
+
+def printable(text: str) -> str:
+    """Replaces control characters, because terminals interpret them and much text comes from untrusted parties."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _without_controls(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Makes texts printable; a structlog processor. structlog escapes only texts that contain white space or quotes."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = printable(value)
+    return event
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -232,4 +245,4 @@ def _names_a_secret(name: str) -> bool:
 
 
 def _redacted_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
-    stream.write("\n" + redacted_text("".join(traceback.format_exception(*exc_info))))
+    stream.write("\n" + printable(redacted_text("".join(traceback.format_exception(*exc_info)))))

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
 from typing import Any
@@ -16,17 +16,19 @@ import pytest
 import redis as sync_redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from discovery.app import build_discovery
 from discovery.federation import puller
+from discovery.federation.forwarding import InviteQueue
 from discovery.federation.intake import PAGE_BYTES, StatementIntake
-from discovery.federation.puller import ONE_ATTEMPT, PAGE_TIMEOUT, PeerPuller
+from discovery.federation.puller import ONE_ATTEMPT, PAGE_TIMEOUT, PeerPuller, refusals_on
 from discovery.store.record_store import KEYS, RecordLimits, RecordStore
 from protocol.clients.discovery import DiscoveryClient
-from protocol.errors import Conflict, Forbidden, InvalidInput, NotFound
+from protocol.errors import Conflict, Forbidden, InvalidInput, NotFound, RateLimited
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.signing import sign_request
@@ -35,6 +37,7 @@ from protocol.redis.leader_lease import LeaderLease
 from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import ManualClock
 from protocol.wire.federation import NodeStatement, NodeStatementPage, node_target
+from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodeRecord, Registration
 from tests.kit.discovery import (
     NODE,
@@ -55,6 +58,7 @@ from tests.kit.discovery import settings as discovery_settings
 A, B, LIAR = Key(b"\x31" * 32), Key(b"\x32" * 32), Key(b"\x33" * 32)
 PORTS = {A.address: 1001, B.address: 1002, LIAR.address: 1003}
 LIFE = timedelta(seconds=300)
+LIMITS = RecordLimits(life=LIFE, per_origin=1, per_pool=8, federated_records=1000, federated_bytes=1 << 20)
 NOWHERE = Key.generate().address
 
 
@@ -83,6 +87,7 @@ class Service:
     key: Key
     redis: Redis
     network: Network
+    metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def client(self, key: Key, *, ip: str = "192.0.2.1") -> DiscoveryClient:
         app = httpx.ASGITransport(app=self.place.app, raise_app_exceptions=False, client=(ip, 1234))
@@ -103,17 +108,19 @@ class Service:
         self.place._stack.push_async_callback(client.aclose)
         return PeerPuller(
             client,
-            self.intake(),
+            self.intake(source=client.location.url),
             own=self.key.address,
             pools=POOLS,
             lease=LeaderLease(ScriptRunner(self.redis, keys=KEYS), "test", lifetime=timedelta(seconds=30)),
             first_pause=timedelta(seconds=30),
+            refusals=refusals_on(self.metrics),
             clock=clock,
         )
 
-    def intake(self) -> StatementIntake:
-        audiences = {self.key.address, A.address, B.address}
-        return StatementIntake(self.place.app.state.directory, audiences=audiences, life=LIFE, clock=self.place.clock)
+    def intake(self, *, source: str = "peer") -> StatementIntake:
+        audiences, clock = {self.key.address, A.address, B.address}, self.place.clock
+        directory = self.place.app.state.directory
+        return StatementIntake(directory, audiences=audiences, source=source, life=LIFE, clock=clock)
 
     async def seen(self) -> dict[Address, NodeRecord]:
         return {record.address: record async for record in self.client(ORCHESTRATOR).nodes(POOL)}
@@ -342,6 +349,83 @@ async def test_a_peer_can_not_fill_a_pool_with_keys_that_are_not_on_the_ledger(o
         gone = [signed(Key.generate(), now) for _ in range(6)]
         await b.intake().take(page_of(*gone), peer=A.address, after=None)
         assert await b.redis.zcard(KEYS.of("left")) == 2
+
+
+async def test_all_records_of_a_peer_together_are_bounded_in_number_and_bytes(
+    open_service: Opening, liar: Liar
+) -> None:
+    """Of two peers each has half; nodes that are not on the ledger have half of that."""
+    url = location(LIAR).partition("#")[0]
+    peers, limits = (location(A), "http://127.0.0.1:9"), {"federated_records": 8, "federated_bytes": 2 << 20}
+    async with open_service(B, peers=peers, database=1, **limits) as b:
+        clock, pull = b.place.clock, b.puller(LIAR)
+        strangers = sorted((Key.generate() for _ in range(5)), key=lambda key: key.address)
+
+        async def pulled(*keys: Key, **labels: str) -> tuple[int, int, list[str]]:
+            """Number and bytes of the peer's records after a round that offers these nodes, and events of the log."""
+            await clock.turn(timedelta(seconds=1))
+            body = registration(labels=labels)
+            made = [signed(key, clock.now(), body=body, audience=LIAR.address) for key in keys]
+            liar.answers = iter([page_of(*sorted(made, key=lambda each: each.node))])
+            with capture_logs() as logs:
+                await pull.round()
+            held = (await b.records.federated()).get(url)
+            return (
+                (0, 0, [])
+                if held is None
+                else (held.records, held.bytes, [line["event"] for line in logs if "limit" in line["event"]])
+            )
+
+        records, size, events = await pulled(*strangers)
+        assert (records, events) == (2, ["peer-limit-reached"]), "half of the peer's half"
+        refused = b.metrics.get_sample_value("muster_discovery_federated_refused_total", {"peer": url})
+        assert refused == 3
+        assert await pulled(*strangers) == (2, size, []), (
+            "those that are held are refreshed, and nothing is logged again"
+        )
+        records, larger, events = await pulled(strangers[0], NODE, site="attic")
+        assert (records, events) == (3, ["peer-within-limit-again"]), "there is room for a node on the ledger"
+        assert larger > size
+        await b.client(strangers[0]).register(registration())
+        assert (await b.records.federated())[url].records == 2, "it came itself"
+        left = page_of(*(signed(key, clock.now(), audience=LIAR.address) for key in strangers[2:]))
+        await b.intake(source=url).take(left, peer=LIAR.address, after=None)
+        assert (await b.records.federated())[url].records == 2, "marks count, too"
+        other = page_of(signed(OTHER_NODE, clock.now(), body=registration()))
+        await b.intake(source=location(A)).take(other, peer=A.address, after=None)
+        assert OTHER_NODE.address in await b.seen(), "another peer has its own part"
+        await clock.turn(2 * LIFE)
+        await b.records.prune()
+        assert {(each.records, each.bytes) for each in (await b.records.federated()).values()} == {(0, 0)}
+
+
+async def test_invites_of_one_pool_neither_displace_nor_delay_those_of_others() -> None:
+    queue = InviteQueue(most=6, most_of_pool=4)
+    made = [replace_pool(number, pool) for pool in (1, 2) for number in range(6)]
+    dropped = [each.nonce for invite in made if (each := queue.put(invite)) is not None]
+    assert dropped == ["0", "1", "2", "0", "1", "2"], "the oldest of the pool with the most"
+    assert len(queue) == 6
+    taken = [await queue.get() for _ in range(6)]
+    assert [(each.pool_id, each.nonce) for each in taken] == [
+        (pool, str(number)) for number in (3, 4, 5) for pool in (1, 2)
+    ]
+
+
+def replace_pool(number: int, pool: int) -> SignedInvite:
+    return invite(datetime(2026, 1, 1, tzinfo=UTC)).model_copy(update={"pool_id": pool, "nonce": str(number)})
+
+
+async def test_a_peer_may_pass_on_a_bounded_rate_of_invites_of_a_pool(
+    two: tuple[Service, Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = two
+    await a.client(NODE).register(registration())
+    monkeypatch.setattr(a.place.app.state.directory.forwarded, "_tolerance", 0.0)
+    posted = invite(a.place.clock.now())
+    await a.client(B).invite(posted)
+    with pytest.raises(RateLimited, match="passes on too many invites of pool"):
+        await a.client(B).invite(posted, call_timeout=timedelta(seconds=0.1))
+    await a.client(ORCHESTRATOR).invite(posted)
 
 
 class Liar(httpx.AsyncBaseTransport):
@@ -575,16 +659,15 @@ def test_services_agree_whatever_the_order_of_statements(
 
     async def run() -> None:
         clock = ManualClock(NOW + timedelta(seconds=5))
-        limits = RecordLimits(life=LIFE, per_origin=1, per_pool=100)
+        limits = replace(LIMITS, per_pool=100)
         clients = [connect_redis(f"{redis_server}?db={number}") for number in (2, 3)]
         stores = [RecordStore(each, limits=limits, clock=clock) for each in clients]
 
         async def give(store: RecordStore, statements: list[NodeStatement]) -> None:
             for each in statements:
                 body = None if each.body is None else Registration.model_validate_json(each.body)
-                await store.merge(
-                    [] if body is None else [(each, body)], [each] if body is None else [], on_ledger=frozenset()
-                )
+                made, gone = ([], [each]) if body is None else ([(each, body)], [])
+                await store.merge(made, gone, on_ledger=frozenset(), source="peer")
 
         async def held(store: RecordStore) -> list[NodeStatement]:
             return list((await store.statements(after=None, most=100)).statements)
@@ -615,5 +698,5 @@ async def test_a_removal_that_is_not_found_any_more_is_no_record(two: tuple[Serv
     await a.client(NODE).sign_off()
     with pytest.raises(NotFound):
         await a.client(NODE).record()
-    kept = replace(RecordLimits(life=LIFE, per_origin=1, per_pool=8), per_pool=100)
+    kept = replace(LIMITS, per_pool=100)
     assert (kept.room(on_ledger=True, direct=False), kept.room(on_ledger=False, direct=False)) == (100, 25)

@@ -258,6 +258,37 @@ async def test_a_log_is_bounded_in_bytes_and_the_newest_lines_are_kept(
     assert [one["sequence"] for one in kept] == list(range(51, 60))
 
 
+async def test_all_logs_together_are_bounded_and_the_largest_loses_lines(pool: PoolUnderTest) -> None:
+    keys = [await pool.member() for _ in range(3)]
+    task = await pool.run(replicas=3)
+    found = [(await pool.beat(key)).assignment for key in keys]
+    names = [one.id for one in found if one is not None]
+    assignments = pool.dependencies.assignments
+    assignments._most_log_bytes = 60_000
+
+    async def push(number: int, *, lines: int, size: int = 4000) -> None:
+        body = {"assignment_id": names[number], "lines": [line(each, "x" * size) for each in range(lines)]}
+        assert (await pool.send(keys[number], "/v1/logs", body)).status_code == 200
+
+    async def kept(number: int) -> list[int]:
+        return [one.sequence for one in await assignments.lines(names[number], since=0, limit=100)]
+
+    await push(0, lines=10)
+    await push(1, lines=2)
+    await push(2, lines=9)
+    assert [await kept(number) for number in range(3)] == [list(range(7, 10)), [0, 1], list(range(9))]
+    assert 50_000 < await assignments.log_bytes() <= 60_000
+    await pool.dependencies.redis.delete(pool.dependencies.database.key("logs", names[2]))  # it expired in Redis
+    await push(1, lines=6)
+    assert await kept(1) == list(range(6)), "an expired log no longer counts"
+    await pool.owner("PATCH", f"/v1/tasks/{task}", {"desired_state": "stopped"})
+    await pool.scheduler.tick()
+    await pool.clock.turn(timedelta(days=8))
+    for _ in range(3):
+        await assignments.forget_ended(now_ms=unix_ms(pool.clock.now()))
+    assert await assignments.log_bytes() == 0
+
+
 async def test_following_a_previously_unread_log_with_tail_shows_that_many_lines(
     pool: PoolUnderTest,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
 import warnings
@@ -148,6 +149,25 @@ def test_a_logged_traceback_contains_neither_secrets_nor_locals(as_json: bool, w
     assert "no answer from" in text
     assert "hunter2" not in text
     assert "localvalue" not in text
+
+
+def test_a_strangers_text_can_not_control_the_terminal(written: io.StringIO) -> None:
+    """structlog itself escapes only texts with white space or quotes."""
+    configure_logs(level="DEBUG", stream=written, json=False)
+    evil = "\x1b]0;owned\x07\x9b2J\u202e"
+    structlog.get_logger().warning("peer-lied", detail=evil, listed=[evil], parts={"a": evil})
+    logging.getLogger("library").warning("it said %s", evil)
+
+    def fail() -> None:
+        raise ValueError(evil)
+
+    try:
+        fail()
+    except ValueError:
+        structlog.get_logger().exception("failed")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())  # the colours of the formatter
+    assert not set(text) & set(evil) - set("]0;owned2J")
+    assert text.count("owned") == 5
 
 
 @pytest.mark.parametrize(

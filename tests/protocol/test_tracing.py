@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
@@ -115,3 +120,37 @@ def test_tracing_is_off_by_default_and_needs_the_extra_when_it_is_on(monkeypatch
     with pytest.raises(MissingExtra, match="opentelemetry") as caught, tracing("test", TracingSettings(enabled=True)):
         pass
     assert "pip install 'muster-network[otel]'" in caught.value.hint
+
+
+SERVICE = """
+import resource, sys
+from datetime import UTC, datetime
+from protocol.runtime.logs import configure_logs
+from protocol.runtime.tracing import Tracer, TracingSettings, tracing
+
+if sys.argv[1] == "full disk":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+configure_logs()
+with tracing("test", TracingSettings(enabled=True)):
+    number = 0
+    while sys.argv[1] == "kill" or number < 50:
+        Tracer("test").record("lease", f"0x{number % 100:064x}", since=datetime(2026, 1, 1, tzinfo=UTC), root=True)
+        number += 1
+"""
+
+
+@pytest.mark.parametrize("end", ["full disk", "kill"])
+def test_a_process_that_is_killed_or_can_not_write_its_log_leaves_whole_spans(end: str, tmp_path: Path) -> None:
+    with collecting() as collector, (tmp_path / "log").open("wb") as log:
+        variables = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "10"}
+        command = [sys.executable, "-c", SERVICE, end]
+        with subprocess.Popen(command, env=variables, stdout=log, stderr=log) as process:
+            while end == "kill" and not collector.spans:
+                assert process.poll() is None
+                time.sleep(0.01)
+            if end == "kill":
+                process.kill()
+        assert process.returncode == (-signal.SIGKILL if end == "kill" else 0)
+        assert {span.trace for span in collector.spans} <= {TraceIds.of(work(number)).trace for number in range(100)}
+        assert len(collector.spans) == 50 or end == "kill"
+        assert (tmp_path / "log").stat().st_size == 0 or end == "kill"

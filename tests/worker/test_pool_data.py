@@ -17,7 +17,7 @@ from discovery.app import build_discovery
 from ledger.artifacts import Contract
 from ledger.devchain import free_port
 from protocol.clients import DiscoveryClient
-from protocol.errors import MusterError
+from protocol.errors import InvalidInput, MusterError
 from protocol.identity.keys import Key
 from protocol.identity.signing import read_stamp, sign_response
 from protocol.identity.typed_data import SigningDomain
@@ -174,6 +174,8 @@ async def test_a_worker_gets_its_invite_through_a_service_of_the_pool_when_its_o
         # The pool is not in the contributor's network, and must not lead the worker into it.
         (PUBLIC, ["https://10.0.0.1", "https://127.0.0.1", "https://169.254.169.254", "http://127.0.0.1:1"], []),
         (PUBLIC, [PUBLIC + ":444"], [PUBLIC + ":444"]),
+        # A discovery service of the contributor's own network opens that address only.
+        (DEAD, ["https://10.0.0.1", "http://127.0.0.1:1", "https://169.254.169.254"], ["http://127.0.0.1:1"]),
     ],
 )
 async def test_only_usable_services_are_added(pool: Pool, own: str, services: list[str], expected: list[str]) -> None:
@@ -182,6 +184,34 @@ async def test_only_usable_services_are_added(pool: Pool, own: str, services: li
         assert await data.ask()
         await data.ask()  # adds nothing twice
         assert learned(registrar) == expected
+
+
+async def test_a_learned_name_is_checked_at_each_request_and_resolved_once(
+    pool: Pool, discovery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that later leads into the contributor's network (DNS rebinding) gets no connection there."""
+    port = discovery.partition("#")[0].rpartition(":")[2]
+    pool.services, pool.orchestrator = (f"http://rebound.localhost:{port}",), pool.url
+    answers, asked = {"rebound.localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1"}, []
+
+    async def resolved(host: str, _: int) -> list[str]:
+        asked.append(host)
+        return [answers[host]]
+
+    monkeypatch.setattr("worker.membership.reach.addresses_of", resolved)
+    monkeypatch.setenv("HTTP_PROXY", DEAD)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,rebound.localhost")  # also there the name is not resolved again
+    async with pool.worker(DEAD) as (registrar, data):
+        assert await data.ask()
+        service = registrar.services[1]
+        await service.register(registration())  # the system does not know the name, so this went to the checked address
+        asked.clear()
+        await service.record()
+        assert asked.count("rebound.localhost") == 1
+        for inside in ("10.0.0.7", "169.254.169.254"):
+            answers["rebound.localhost"] = inside
+            with pytest.raises(InvalidInput, match=f"private address {inside}"):
+                await service.record()
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 import httpx
 
 from ledger.artifacts import Contract
 from protocol.clients import DiscoveryClient, NodeClient, ServiceLocation
 from protocol.errors import InvalidInput, MusterError
-from protocol.http.url_safety import addresses_of, is_in, is_public
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.runtime.backoff import GrowingPause
@@ -25,6 +23,7 @@ from protocol.runtime.waiting import sleep_or
 from protocol.wire.joining import MOST_DISCOVERY, JoiningInformation
 from worker.chain.ledger_chain import LedgerChain
 from worker.membership.joining import OrchestratorLocation
+from worker.membership.reach import PoolReach
 from worker.membership.registration import Registrar
 from worker.settings import WorkerSettings
 from worker.state import StateDirectory
@@ -38,7 +37,6 @@ ASK_TIMEOUT = timedelta(seconds=15)
 SAVED_AS = "discovery"
 """Name under which the learned services are saved."""
 
-_PORTS = {"http": 80, "https": 443}
 _ONE_ATTEMPT = Backoff(attempts=1)
 _log = get_logger(__name__)
 
@@ -81,6 +79,7 @@ class PoolData:
         self._orchestrator = orchestrator
         self._clock = clock
         self._transport = transport
+        self._reach = PoolReach(settings)
         self._learned = 0
         self.outcome = ""
         """Result of the last search on the ledger, as text."""
@@ -123,8 +122,7 @@ class PoolData:
             else:
                 return True
         if on_ledger:
-            await self._check_reach(ServiceLocation(on_ledger))
-            await self._ask_at(on_ledger, orchestrator)
+            await self._ask_at(on_ledger, orchestrator, destination=self._reach.address_of)
         return bool(on_ledger)
 
     async def find(self, membership: OrchestratorLocation) -> OrchestratorLocation | None:
@@ -139,15 +137,16 @@ class PoolData:
             if not url or url == membership.url:
                 self.outcome = "the ledger names the same URL" if url else "the ledger names no URL"
                 return None
-            await self._check_reach(ServiceLocation(url))
-            await self._ask_at(url, orchestrator)
+            await self._ask_at(url, orchestrator, destination=self._reach.address_of)
         except MusterError as error:
             self.outcome = f"the URL on the ledger did not help: {error.detail}"
             return None
         self.outcome = f"the orchestrator answers at {url}, its URL on the ledger"
         return replace(membership, url=url, orchestrator=orchestrator)
 
-    async def _ask_at(self, url: str, orchestrator: Address) -> None:
+    async def _ask_at(
+        self, url: str, orchestrator: Address, *, destination: Callable[[str, int], Awaitable[str]] | None = None
+    ) -> None:
         location = ServiceLocation(url, orchestrator)
         async with NodeClient(
             location,
@@ -155,6 +154,7 @@ class PoolData:
             clock=self._clock,
             backoff=_ONE_ATTEMPT,
             allow_plain_http=self._settings.allow_plain_http,
+            destination=destination,
             transport=self._transport,
         ) as client:
             answer = await client.joining(call_timeout=ASK_TIMEOUT)
@@ -187,7 +187,7 @@ class PoolData:
                     continue
                 if self._learned >= MOST_DISCOVERY:
                     return
-                await self._check_reach(location)
+                await self._reach.check(location)
             except MusterError as error:
                 _log.info("discovery-not-added", detail=error.detail)
                 continue
@@ -198,37 +198,8 @@ class PoolData:
                     key=self._key,
                     clock=self._clock,
                     allow_plain_http=self._settings.allow_plain_http,
+                    destination=self._reach.address_of,
                     transport=self._transport,
                 )
             )
             _log.info("discovery-added", discovery=location.url)
-
-    async def _check_reach(self, location: ServiceLocation) -> None:
-        """Checks that a URL of the pool does not lead into the contributor's network.
-
-        Private addresses are allowed if the contributor's own settings name such a discovery service, allow plain http
-        or list the network.
-
-        Raises:
-            InvalidInput: It does.
-            Unavailable: A name can't be resolved.
-        """
-        if self._settings.allow_plain_http:
-            return
-        private = [each for each in await _addresses(location) if not is_public(each)]
-        if all(is_in(each, self._settings.allow_networks) for each in private):
-            return
-        for each in self._settings.discovery:
-            own = ServiceLocation.parse(each)
-            if not any(is_public(address) for address in await _addresses(own)):
-                return
-        raise InvalidInput(
-            f"the pool's URL {location.url} has the private address {private[0]}",
-            hint="if the pool is in your network, list the network in allow_networks",
-            code="private-address",
-        )
-
-
-async def _addresses(location: ServiceLocation) -> list[str]:
-    parts = urlsplit(location.url)
-    return await addresses_of(parts.hostname or "", parts.port or _PORTS[parts.scheme])

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from cli.devnet.report.data import Criterion, RunReport
+from cli.output.printing import printable_json
 from ledger.amounts import plain_amount
 
 FORMAT = 1
@@ -21,7 +22,7 @@ def as_json(report: RunReport, criteria: Sequence[Criterion]) -> str:
     """Returns the report as a JSON object; fields of the report are its keys."""
     judged = {"passed": all(one.met for one in criteria), "criteria": criteria}
     values = {"format": FORMAT, **judged, **_fields(report)}
-    return json.dumps(_plain(values), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return printable_json(json.dumps(_plain(values), indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _fields(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass

@@ -9,6 +9,7 @@ from cli.devnet.report.data import Catch, Criterion, NodeAccount, ReportedAnswer
 from cli.output.printing import shorten
 from cli.output.quantities import counted
 from ledger.amounts import format_amount
+from protocol.runtime.logs import printable
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SHOWN_ANSWERS = 4
@@ -118,7 +119,7 @@ def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
     learned = len(report.steps) - report.steps_before
     head = f"Muster devnet: {counted(learned, 'step')} in {duration(report.wall_seconds)}{before}"
     blocks = ["\n".join([title, "-" * len(title), *lines] if title else lines) for title, lines in sections if lines]
-    return "\n\n".join([f"{head}\n{'=' * len(head)}", *blocks]) + "\n"
+    return printable("\n\n".join([f"{head}\n{'=' * len(head)}", *blocks]) + "\n")
 
 
 def _learning(report: RunReport) -> list[str]:

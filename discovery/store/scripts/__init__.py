@@ -13,8 +13,8 @@ class Registered(NamedTuple):
     """Outcome of a registration."""
 
     refused: str
-    """Limit that refused the node, `origin` or `pool`; `older` if a newer registration is stored, `left` if a newer
-    removal is; empty if the record was stored."""
+    """Limit that refused the node, `origin`, `pool` or `federated`; `older` if a newer registration is stored, `left`
+    if a newer removal is; empty if the record was stored."""
     wait_s: int
     """Seconds until the limit of the origin allows another node; 0 if that limit did not refuse the node."""
     first_seen_ms: int
@@ -36,6 +36,9 @@ class RegisterNode(ScriptCall[Registered]):
         most_per_origin: Maximum number of nodes from one origin.
         most_per_pool: Maximum number of records of one pool.
         direct: Whether the node sent the request to this service; False if a peer passed it on.
+        source: URL of the peer that passed the request on; unused if it is direct.
+        most_federated: Maximum number of records and marks from this peer.
+        most_federated_bytes: Maximum bytes of the records and marks from this peer.
         signed_ms: Time at which the node signed the request, in Unix milliseconds.
         audience: Address of the service for which the node signed the request.
         nonce: Nonce of the request.
@@ -52,6 +55,9 @@ class RegisterNode(ScriptCall[Registered]):
     most_per_origin: int
     most_per_pool: int
     direct: bool
+    source: str
+    most_federated: int
+    most_federated_bytes: int
     signed_ms: int
     audience: Address
     nonce: str
@@ -69,6 +75,9 @@ class RemoveNode(ScriptCall[int]):
         now_ms: Current time, in Unix milliseconds.
         life_ms: Milliseconds for which the mark is kept.
         direct: Whether the node sent the request to this service; False if a peer passed it on.
+        source: URL of the peer that passed the request on; unused if it is direct.
+        most_federated: Maximum number of records and marks from this peer.
+        most_federated_bytes: Maximum bytes of the records and marks from this peer.
         signed_ms: Time at which the node signed the request, in Unix milliseconds.
         audience: Address of the service for which the node signed the request.
         nonce: Nonce of the request.
@@ -81,6 +90,9 @@ class RemoveNode(ScriptCall[int]):
     now_ms: int
     life_ms: int
     direct: bool
+    source: str
+    most_federated: int
+    most_federated_bytes: int
     signed_ms: int
     audience: Address
     nonce: str

@@ -1,8 +1,9 @@
--- Stores or refreshes a node's record, unless a newer statement of the node is stored, or its origin or its pool has
--- reached the maximum number of nodes.
+-- Stores or refreshes a node's record, unless a newer statement of the node is stored, or its origin, its pool or the
+-- peer that passed it on has reached its limit.
 local node_key, pool_key, expiry_key = P .. 'node:' .. address, P .. 'pool:' .. pool, P .. 'expiry'
 local origin_key = P .. 'origin:' .. origin
 local spare_ms = 3600000
+local own_bytes = 500 -- approximate size of a record without its registration
 
 prune(now_ms, 32)
 
@@ -29,8 +30,13 @@ if old_pool and tonumber(old[2]) <= now_ms then
   redis.call('ZREM', P .. 'pool:' .. old_pool, address)
   old_pool = false
 end
+if old_pool ~= pool and redis.call('ZCARD', pool_key) >= most_per_pool then return reply{refused = 'pool'} end
+if direct then
+  uncount_federated(address)
+elseif not count_federated(address, source, #registration + own_bytes, most_federated, most_federated_bytes) then
+  return reply{refused = 'federated'}
+end
 if old_pool ~= pool then
-  if redis.call('ZCARD', pool_key) >= most_per_pool then return reply{refused = 'pool'} end
   if old_pool then redis.call('ZREM', P .. 'pool:' .. old_pool, address) end
   redis.call('DEL', P .. 'invites:' .. address)
 end

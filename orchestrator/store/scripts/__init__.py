@@ -375,6 +375,8 @@ class KeepLogLines(ScriptCall[LogPosition]):
         assignment: Id of the assignment.
         most_lines: Maximum number of stored lines.
         most_bytes: Maximum number of stored bytes.
+        most_total: Maximum number of stored bytes of all logs.
+        most_cuts: Maximum number of times that up to 64 of the oldest lines of the largest log are deleted.
         kept_ms: Time for which the log is kept.
         has_more: Whether the node has further lines to push.
         sequences_and_lines: Sequence number and JSON of each line in turn, ascending.
@@ -384,6 +386,8 @@ class KeepLogLines(ScriptCall[LogPosition]):
     assignment: str
     most_lines: int
     most_bytes: int
+    most_total: int
+    most_cuts: int
     kept_ms: int
     has_more: bool
     sequences_and_lines: tuple[int | str, ...]
@@ -787,6 +791,32 @@ class ForgetSlots(ScriptCall[int]):
     lease: str
     step: int
     limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteOpenWork(ScriptCall[bool]):
+    """Records objects that work names which is not final; replies False if the leader lease was lost.
+
+    Args:
+        loop: Name of the leader lease to check.
+        lease: Value of that leader lease.
+        work: Key of the work.
+        objects: Objects in the form `KIND:OWNER:SHA256`; none are removed.
+    """
+
+    loop: str
+    lease: str
+    work: Digest
+    objects: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseWork(ScriptCall[bool]):
+    """Deletes what `NoteOpenWork` recorded for work; replies False if the leader lease was lost."""
+
+    loop: str
+    lease: str
+    work: Digest
 
 
 # Validators

@@ -49,6 +49,13 @@ local function assignment_entry(assigned, assignment)
   return string.format('%014d-%s', assigned, assignment)
 end
 
+-- Records the size of an assignment's log, and the sum over all logs of the pool; 0 removes the log from both.
+local function set_log_size(assignment, bytes)
+  local sizes = P .. 'log-sizes'
+  redis.call('INCRBY', P .. 'log-total', int(bytes - tonumber(redis.call('ZSCORE', sizes, assignment) or '0')))
+  if bytes > 0 then redis.call('ZADD', sizes, bytes, assignment) else redis.call('ZREM', sizes, assignment) end
+end
+
 -- Deletes some of the oldest ended assignments with their logs: those that ended more than `kept_ms` ago, and those
 -- beyond `most`.
 local function forget_assignments(now, kept_ms, most)
@@ -60,6 +67,7 @@ local function forget_assignments(now, kept_ms, most)
     local entry, assignment, task, node = string.match(oldest[i], '^(%d+%-(%x+)):(%x*):(%w+)$')
     for _, index in ipairs(assignment_indexes(task, node)) do redis.call('ZREM', index, entry) end
     redis.call('DEL', P .. 'assignment:' .. assignment, P .. 'logs:' .. assignment)
+    set_log_size(assignment, 0)
     redis.call('ZREM', ended, oldest[i])
   end
 end

@@ -250,11 +250,16 @@ def test_hostile_texts_of_the_report_are_neither_markup_nor_invisible() -> None:
         samples=(replace(base.samples[0], prompt=evil, answer=evil),),
         catches=(replace(base.catches[0], words=evil, checks=(replace(base.catches[0].checks[0], what=evil),)),),
     )
+    worst = evil + "\x9b\ud800"  # a control sequence of eight-bit terminals, and half of a pair
+    named = replace(base.nodes[0], name=worst, evicted=worst, cheat=worst)
+    report = replace(report, timeline=(replace(base.timeline[0], name=worst),), nodes=(named, *base.nodes[1:]))
+    data = as_json(report, ())
+    assert json.loads(data)["nodes"][0]["name"] == worst
     page, text = as_page(report, ()), as_text(report, ())
     assert "<img" not in page
-    assert page.count("&lt;img src=x onerror=alert(1)&gt;\ufffd\ufffd[31m\n&lt;/style&gt;") == 9
-    for shown in (page, text):
-        assert not re.search("[\u202e\x1b]", shown)
+    assert page.count("&lt;img src=x onerror=alert(1)&gt;\ufffd\ufffd[31m\n&lt;/style&gt;") == 14
+    for shown in (page, text, data):
+        assert not re.search("[\u202e\x1b\x9b\ud800]", shown)
 
 
 def test_dialogues_are_shown_turn_by_turn_and_their_texts_are_never_markup() -> None:

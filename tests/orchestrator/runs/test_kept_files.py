@@ -238,18 +238,23 @@ async def test_a_file_replaced_by_a_reorg_no_longer_belongs_to_the_work(run: Run
     assert (first.exists(), second.exists()) == (False, True)
 
 
-async def test_files_of_a_forgotten_step_are_deleted_by_age(make_run: MakeRun) -> None:
+async def test_files_of_a_forgotten_step_are_deleted_by_age_once_their_work_is_final(make_run: MakeRun) -> None:
     run = make_run(run_kept_steps=1)
     await run.sync.round()
     await run.publish(0)
     key = await run.member()
-    for file in (1, 2):
-        await run.delivered(key, await run.lease(key, groups=1), file=file)
+    works = [await run.delivered(key, await run.lease(key, groups=1), file=file) for file in (1, 2)]
     old, young = put(run, key, 1), put(run, key, 2, timedelta(hours=1))
     await run.publish(5)
     await run.sync.round()
     assert await run.pool.dependencies.redis.exists(run.pool.dependencies.database.key("run", "named")) == 0
+    assert await run.sweeper.round() == 0, "the work is open, although no slot of it is left"
+    for work in works:
+        run.chain.happen(work, key.address, SlotEvent.EXPIRED)
+    assert await run.sweeper.round() == 0, "the end of the work was not read yet"
+    await run.sync.round()
     assert await run.sweeper.round() == 1
+    assert await run.pool.dependencies.redis.keys("*run:needs*") == []
     assert (old.exists(), young.exists()) == (False, True)
 
 
@@ -276,7 +281,15 @@ async def test_files_in_an_unavailable_store_are_deleted_later(
         with pytest.raises(StorageUnavailable):
             await run.sweeper.round()
     assert path.exists()
-    assert await run.sweeper.round() == 1
+    stuck = put(run, key, 2)
+    stuck.unlink()
+    stuck.mkdir()
+    set_age(run, stuck)
+    with pytest.raises(StorageUnavailable):
+        await run.sweeper.round()
+    assert not path.exists(), "an object that can't be deleted does not stop the others"
+    stuck.rmdir()
+    assert await run.sweeper.round() == 0
 
 
 async def test_the_store_is_listed_in_pages(run: RunUnderTest) -> None:

@@ -185,6 +185,7 @@ async def test_validators_are_counted_by_class(run: RunUnderTest, second: Key) -
         registry,
         nodes=dependencies.nodes,
         tasks=dependencies.tasks,
+        assignments=dependencies.assignments,
         clock=dependencies.clock,
         numerics=dependencies.numerics,
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,8 +19,9 @@ from orchestrator.domain.slots import SlotEvent
 from orchestrator.loops.retention import build_retention
 from orchestrator.metrics import RetentionMetrics
 from orchestrator.storage.local import LocalStore
-from protocol.identifiers import Address, Digest
+from protocol.identifiers import Address, Digest, run_id
 from protocol.identity.keys import Key
+from protocol.leases import Lease
 from protocol.redis.leader_lease import LeaderLease
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
@@ -58,12 +62,17 @@ class Work:
     objects: list[Path]
     since: datetime
     state: str = "submitted"
+    copied: bool = False
+    """Whether other work of the node names the same file; then nobody keeps the file for the trainer."""
     outcome: Outcome | None = None
 
 
 @dataclass
 class Lifecycles:
-    """A run whose work, verdicts, versions, time and losses of Redis happen at random."""
+    """A run whose work, verdicts, versions, time and losses of Redis happen at random.
+
+    Nothing ends work after a time: if no validator is up, work stays open for as long as it takes.
+    """
 
     run: RunUnderTest
     nodes: list[Key]
@@ -112,13 +121,47 @@ class Lifecycles:
             self.run.chain.happen(work.key, work.node, SlotEvent.DISPUTED, audit=sha(self.files))
             work.state = "disputed"
 
+    async def submit_for_another_run(self) -> None:
+        """Work under a lease of a run that this orchestrator does not follow."""
+        key, step = self.draw.choice(self.nodes), len(self.works)
+        path, now = self.put(key.address), int(self.run.pool.clock.now().timestamp())
+        lease = Lease(
+            pool_id=POOL,
+            run=run_id("another"),
+            node=key.address,
+            step=step,
+            index=0,
+            version=0,
+            digest=sha(1),
+            groups=1,
+            max_units=9,
+            beacon_block=1,
+            salt=sha(2),
+            expiry=now + 100,
+        )
+        assert self.run.chain.submit(lease, sha(self.files), 1) == ""
+        self.works.append(Work(lease.key.hash, key.address, -1, [path], self.run.pool.clock.now()))
+
+    async def submit_again(self) -> None:
+        """A node names a file under a second lease that its other work names already."""
+        if self.works and not self.lost:
+            work = self.draw.choice(self.works)
+            key = next(each for each in self.nodes if each.address == work.node)
+            answer = await self.run.ask(key, step=self.version, groups=1)
+            if answer.status_code == 200 and work.objects[0].exists():
+                grant = SlotGrant.model_validate_json(answer.content)
+                file = int(work.objects[0].name[:64], 16)
+                assert self.run.submit_alone(grant, file=file, uploaded=False) == ""
+                now, lease = self.run.pool.clock.now(), grant.lease.lease
+                self.works.append(Work(lease.key.hash, key.address, self.version, work.objects[:1], now, copied=True))
+                work.copied = True
+
     async def finish(self) -> None:
         if work := self._one("submitted", "provisional", "decided"):
             self._end(work)
 
     async def learn(self) -> None:
         self.version += 1
-        self._end_overdue(at=self.run.pool.clock.now())
         await self.run.publish(self.version)
 
     async def unused(self) -> None:
@@ -127,14 +170,7 @@ class Lifecycles:
     async def wait(self) -> None:
         await self.run.sync.round()
         time = self.draw.choice([timedelta(minutes=3), 5 * HOUR, 20 * HOUR, 60 * HOUR])
-        self._end_overdue(at=self.run.pool.clock.now() + time)
         await self.run.pool.clock.turn(time)
-
-    def _end_overdue(self, *, at: datetime) -> None:
-        """Ends work of steps that Redis forgets, as the ledger does within three hours. Other work may stay open."""
-        for work in self.works:
-            if work.step < self.version - KEPT_STEPS and work.state != "final" and at - work.since >= 3 * HOUR:
-                self._end(work)
 
     async def lose_redis(self) -> None:
         if not self.lost and len(self.works) > 10:
@@ -160,7 +196,7 @@ class Lifecycles:
 
     def check(self) -> None:
         for work in self.works:
-            unlearned = work.outcome is Outcome.ACCEPTED and work.step >= self.version
+            unlearned = work.outcome is Outcome.ACCEPTED and work.step >= self.version and not work.copied
             if work.state != "final" or unlearned:
                 assert all(path.exists() for path in work.objects), work
         now = self.run.pool.clock.now()
@@ -184,6 +220,7 @@ async def test_no_object_of_open_or_unlearned_work_is_deleted_and_all_others_are
     world = Lifecycles(run, [await run.member() for _ in range(3)], random.Random(seed))
     steps = [world.submit] * 6 + [world.judge] * 5 + [world.dispute] * 2 + [world.finish] * 3 + [world.sweep] * 5
     steps += [world.learn, world.unused, *[world.wait] * 4, world.lose_redis]
+    steps += [world.submit_for_another_run, world.submit_again]
     for _ in range(80):
         await world.draw.choice(steps)()
     for work in world.works:
@@ -199,7 +236,8 @@ async def test_no_object_of_open_or_unlearned_work_is_deleted_and_all_others_are
             await run.sweeper.round()
             world.check()
     assert [path for path in world.placed if path.exists()] == []
-    assert await run.pool.dependencies.redis.keys("*run:uploads:*") == []
+    redis = run.pool.dependencies.redis
+    assert [await redis.keys(f"*run:{kind}*") for kind in ("uploads:", "needs")] == [[], []]
 
 
 async def test_audit_files_are_kept_with_their_work_and_counted(make_run: MakeRun) -> None:
@@ -251,39 +289,55 @@ async def test_audit_files_are_kept_with_their_work_and_counted(make_run: MakeRu
     assert there() == [False, False, False, True]
 
 
-async def test_a_kill_between_an_object_and_its_record_loses_nothing(
-    run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
+async def test_kills_and_a_full_disk_lose_nothing_that_is_needed_and_the_rest_goes(
+    make_run: MakeRun, redis_url: str
 ) -> None:
-    key = await run.member()
-    grant = await run.lease(key)
-    slot = {"step": 0, "index": grant.lease.index}
-    for number in (1, 2):
-        body = {"kind": "rollout", "sha256": sha(number), "size": 10, "slot": slot}
-        assert (await run.pool.send(key, "/v1/uploads", body)).status_code == 200
-        place(run, key.address, number)
+    """Real processes, killed at any time: an object goes before its record, so the next process finds the record."""
+    run = make_run(run_delivery_threshold=0)
+    await run.sync.round()
+    await run.publish(0)
+    nodes, number, gone, kept = [await run.member() for _ in range(3)], 0, [], []
+    for key in nodes:
+        for _ in range(2):
+            grant = await run.lease(key, groups=1)
+            slot = {"step": 0, "index": grant.lease.index}
+            for _ in range(2):  # of a lease that ends without work
+                number += 1
+                body = {"kind": "rollout", "sha256": sha(number), "size": 10, "slot": slot}
+                assert (await run.pool.send(key, "/v1/uploads", body)).status_code == 200
+                gone.append(place(run, key.address, number))
     await run.pool.clock.turn(timedelta(seconds=111))
     await run.sync.round()
+    for key in nodes:
+        number += 1
+        await run.delivered(key, await run.lease(key, groups=1), file=number)
+        kept.append(place(run, key.address, number, age=30 * DAY))
+        gone += [place(run, key.address, number + 100 + each, age=30 * DAY) for each in range(5)]
+        number += 5
     await run.pool.clock.turn(timedelta(seconds=1000))
-    store, kill = run.pool.dependencies.objects, KeyboardInterrupt("killed")
-    deletes = type(store).delete
+    await run.sync.round()
+    redis, directory = run.pool.dependencies.redis, run.pool.dependencies.settings.storage_directory
+    now = str(run.pool.clock.now().timestamp())
 
-    async def delete_and_die(self: LocalStore, key: ObjectKey) -> None:
-        await deletes(self, key)
-        raise kill
+    def start(*disk: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.orchestrator.runs.sweeping_process", redis_url, str(directory), now]
+        return subprocess.Popen([*command, *disk], stdout=subprocess.PIPE, text=True)
 
-    for left in (1, 0):
-        with monkeypatch.context() as patch:
-            patch.setattr(type(store), "delete", delete_and_die)
-            with pytest.raises(KeyboardInterrupt):
-                await run.sweeper.round()
-        files = await run.leasing.store.discarded(until_ms=1 << 60, limit=9)
-        assert files, "the record stays until both files are gone"
-        assert (
-            sum(1 for _ in (run.pool.dependencies.settings.storage_directory / "objects").rglob("0" * 20 + "*")) == left
-        )
-    assert await run.sweeper.round() == 0
+    for _ in range(3):
+        with start() as process:
+            assert process.stdout is not None
+            for _ in range(4):
+                await asyncio.to_thread(process.stdout.readline)
+            process.kill()
+        assert all(path.exists() for path in kept)
+        await redis.delete(run.pool.dependencies.database.key("lease", "sweep"))
+    with start("full") as process:
+        said, _ = await asyncio.to_thread(process.communicate)
+    assert (process.returncode, said.splitlines()[-1]) == (0, "done")
+    assert [path for path in gone if path.exists()] == []
+    assert all(path.exists() for path in kept)
     assert await run.leasing.store.discarded(until_ms=1 << 60, limit=9) == []
-    assert await run.pool.dependencies.redis.keys("*run:uploads:*") == []
+    assert await redis.keys("*run:uploads:*") == []
 
 
 async def test_another_instance_that_takes_over_ends_the_round(

@@ -75,11 +75,16 @@ async def test_forged_work_costs_stake_when_final_and_unjudged_work_costs_nothin
     validator = pool.validator()
     forged, unjudged = await pool.submit(), await pool.submit()
     validator.examiner.answers[forged] = FORGED
-    validator.examiner.answers[unjudged] = NotJudged(code="no-calibration", why="no limits", retryable=False)
+    # A numerics class that no validator of the pool can reproduce: the file is parked until the ledger's deadline.
+    validator.examiner.answers[unjudged] = NotJudged(code="class-not-reproduced", why="sm_90", retryable=False)
     await validator.judge()
     ledger, provider = await pool.ledger(), (await pool.work(forged)).provider
     before = await ledger.stake.of(provider)
     assert await validator.loops.finalising.round() == 0, "its windows are open"
+    (parked,) = (await validator.status())["parked"]
+    deadline = (await pool.work(unjudged)).deadline
+    assert deadline is not None
+    assert parked["deadline_ms"] <= deadline.timestamp() * 1000, "an operator sees how much time is left"
 
     await pool.world.warp(timedelta(hours=1, seconds=2))
     assert await validator.loops.finalising.round() == 1
