@@ -175,19 +175,19 @@ def test_admin_has_the_settings_and_data_of_the_services_in_use_and_no_keystore(
     for name in ("orchestrator", "validator", "trainer", "gateway"):
         variables |= found[name]["environment"]
     assert admin["environment"] == {**variables, "PROFILES": POOL["COMPOSE_PROFILES"]}
-    volumes = {mount["target"]: mount["source"] for mount in admin["volumes"] if mount["type"] == "volume"}
-    for key in ("ORCHESTRATOR_STORAGE_DIRECTORY", "TRAINER_STATE"):
-        assert variables[f"MUSTER_{key}"] in volumes
-    sealing = Path(variables["MUSTER_ORCHESTRATOR_SECRETS_KEY_FILE"])
-    for name in ("orchestrator", "trainer"):
-        for mount in found[name]["volumes"]:
-            if mount["type"] == "volume" and mount["target"] in {*volumes, str(sealing.parent)}:
-                assert volumes[mount["target"]] == mount["source"]
+    volumes, mounted = (
+        {one["target"]: one["source"] for each in services for one in each["volumes"] if one["type"] == "volume"}
+        for services in ([admin], [found["orchestrator"], found["trainer"]])
+    )
+    assert volumes.items() <= mounted.items()
+    sealing_key = Path(variables["MUSTER_ORCHESTRATOR_SECRETS_KEY_FILE"])
+    directories = {variables["MUSTER_ORCHESTRATOR_STORAGE_DIRECTORY"], variables["MUSTER_TRAINER_STATE"]}
+    assert set(volumes) == {str(sealing_key.parent), *directories}
     assert set(admin["networks"]) == {"redis"}
     assert {one["source"] for one in admin["secrets"]} == {"backup-passphrase", "redis-url", "chain-url"}
     *shell, script, name = admin["entrypoint"]
     script = script.replace("$$", "$").replace("exec python3 -m muster_network", "echo $(env | grep -c _POOL_ID=)")
-    for profiles, services in (("", 2), ("training", 3), ("monitoring,gateway", 3)):
+    for profiles, number in (("", 2), ("training", 3), ("monitoring,gateway", 3)):
         done = subprocess.run(
             [*shell, script, name, "check", "--to", "/backups"],
             env={"PATH": os.environ["PATH"], **variables, "PROFILES": profiles},
@@ -195,7 +195,7 @@ def test_admin_has_the_settings_and_data_of_the_services_in_use_and_no_keystore(
             text=True,
             check=True,
         )
-        assert done.stdout == f"{services} admin check --to /backups\n"
+        assert done.stdout == f"{number} admin check --to /backups\n"
 
 
 def test_memory_limits_are_those_that_preflight_adds_up() -> None:

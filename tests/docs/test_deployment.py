@@ -90,7 +90,8 @@ def test_backups_name_services_and_commands_that_exist(block: str) -> None:
         assert all(word in said.out for word in words[at:] if word.startswith("--"))
         if words[0] == "docker":  # the service of this name runs the command of this name
             assert "\n  admin:\n" in compose
-            assert all(word in compose for word in words if word.startswith("/run/secrets/"))
+            secrets = re.findall(r"\n    secrets: \[(backup-\S+)[,\]]", compose)
+            assert {Path(word).name for word in words if word.startswith("/run/secrets/")} <= set(secrets)
         else:
             service = words[words.index("-c") + 1]
             assert words[words.index("exec") + 1] == f"pool-{service}-0"

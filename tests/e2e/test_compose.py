@@ -1,4 +1,4 @@
-"""A pool and a worker in compose: rollouts are accepted, and an upgrade in place, a backup and its restore lose nothing.
+"""A pool and a worker in compose: rollouts are accepted, and an upgrade in place and a restored backup lose nothing.
 
 The log of the run has the sizes of the images and the times.
 """
@@ -318,7 +318,7 @@ def found_pool(pool: Pool, folder: Path, addresses: Mapping[str, str]) -> None:
 
 
 def run_lines(project: Project, block: str, backups: Path) -> Said:
-    """Runs the commands of a block in docs/deployment.md, with the newest backup as FILE; returns what the last one said."""
+    """Runs a block of docs/deployment.md, with the newest backup as FILE; returns what the last command said."""
     for line in BLOCKS[block].splitlines():
         words = shlex.split(line)
         assert words[:4] == ["docker", "compose", "-f", "pool.yml"]
