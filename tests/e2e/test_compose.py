@@ -33,7 +33,7 @@ from tests.kit.devnet import Said, run_muster
 from tests.kit.pool_images import COMPUTE, REDIS, SERVICES, WORKER, build_images
 from trainer.presets import devnet_base
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.needs_anvil, pytest.mark.alone, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.needs_docker, pytest.mark.needs_anvil, pytest.mark.alone, pytest.mark.timeout(2400)]
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy" / "compose"
@@ -90,11 +90,13 @@ def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """Yields a table of figures, which is printed into the log of the run after the test."""
     found: dict[str, str] = {}
     yield found
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:  # processes of pytest-xdist have none
-        reporter.write_line("")
-        for name, value in found.items():
-            reporter.write_line(f"{name}: {value}")
+    plugins = request.config.pluginmanager
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+    if reporter is not None and capture is not None:  # processes of pytest-xdist have none
+        with capture.global_and_fixture_disabled():
+            reporter.write_line("")
+            for name, value in found.items():
+                reporter.write_line(f"{name}: {value}")
 
 
 def contained(engine: docker.DockerClient, image: str, script: str, *security: str) -> str:
