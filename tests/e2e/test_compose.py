@@ -404,8 +404,8 @@ def test_a_pool_starts_by_its_commands_pays_for_rollouts_and_is_upgraded_and_res
     assert_nothing_lost(pool, before, tasks)
 
     backups, copied = folder / "backups", folder.with_name("restored")
-    said = run_lines(pool.services, "compose_backup", backups)
-    assert "is complete: orchestrator, validator, trainer of pool 1 on chain 31337" in said.out
+    checked = run_lines(pool.services, "compose_backup", backups)
+    assert "is complete: orchestrator, validator, trainer of pool 1 on chain 31337" in checked.out
     before = pool.work()
     pool.services("stop", "trainer")
     since = time.monotonic()
