@@ -5,9 +5,10 @@ set -eu
 umask 077
 sh /compose/preflight.sh memory
 cd /pool
-mkdir -p secrets config
+mkdir -p secrets config backups
 chmod 0755 config
 services=65532 redis=999 grafana=472
+chown "$services" backups
 
 muster() { python3 -m muster_network "$@"; }
 random() { python3 -c 'import secrets; print(secrets.token_hex(32))'; }
@@ -34,6 +35,8 @@ store redis-url "$services" "redis://:$password@redis:6379/0"
 store redis-discovery-url "$services" "redis://:$password@redis-discovery:6379/0"
 fresh=$(random)
 store grafana-password "$grafana" "$fresh"
+fresh=$(random)
+store backup-passphrase "$services" "$fresh"
 store chain-url "$services" ""
 
 if [ ! -e config/muster.toml ]; then

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy" / "compose"
 PROGRAM = ROOT / ".tools" / "compose" / "docker-compose"
 POOL = {
-    "COMPOSE_PROFILES": "training,gateway,monitoring,init",
+    "COMPOSE_PROFILES": "training,gateway,monitoring,init,admin",
     "POOL_ID": "7",
     "POOL_URL": "https://pool.example",
     "POOL_DISCOVERY_URL": "https://discovery.example",
@@ -71,7 +71,7 @@ def services() -> dict[str, dict[str, Any]]:
 
 
 SERVICES = [
-    *("init", "preflight", "redis", "redis-discovery", "discovery", "orchestrator", "validator"),
+    *("init", "admin", "preflight", "redis", "redis-discovery", "discovery", "orchestrator", "validator"),
     *("trainer", "origin", "relay", "gateway", "prometheus", "grafana", "worker.init", "worker.worker"),
 ]
 
@@ -102,7 +102,7 @@ def test_containers_have_few_rights_and_bounded_memory(name: str) -> None:
     assert not {"privileged", "pid", "ipc", "devices"} & service.keys()
     assert service.get("network_mode") in {None, "none"}
     assert not [mount for mount in service.get("volumes", []) if "docker.sock" in mount["source"]]
-    once = name in {"init", "preflight", "worker.init"}
+    once = name in {"init", "admin", "preflight", "worker.init"}
     assert service.get("restart") == ("no" if once else "on-failure" if name == "trainer" else "unless-stopped")
     if not once and name not in {"trainer", "prometheus", "grafana"}:
         assert service["healthcheck"]["test"]
@@ -116,7 +116,8 @@ def test_a_container_sees_its_own_secrets_only(name: str) -> None:
     folder = COMPOSE / "pool"
     for mounted in service.get("volumes", []):
         source = Path(mounted["source"])
-        assert source in {folder / "config", folder / "base"} or not folder.is_relative_to(source), source
+        allowed = {folder / "config", folder / "base"} | ({folder / "backups"} if name == "admin" else set())
+        assert source in allowed or not folder.is_relative_to(source), source
         assert not source.is_relative_to(folder / "secrets")
     given = {each["source"] for each in service.get("secrets", [])}
     keys = {each for each in given if each.endswith((".json", "-password")) and each != "grafana-password"}
@@ -130,12 +131,12 @@ def test_only_services_that_use_redis_reach_it() -> None:
     for name, service in pool()["services"].items():
         for network in set(service.get("networks") or ()) & reach.keys():
             reach[network].add(name)
-    assert reach["redis"] == {"redis", "orchestrator", "validator", "gateway"}
+    assert reach["redis"] == {"redis", "orchestrator", "validator", "gateway", "admin"}
     assert reach["redis-discovery"] == {"redis-discovery", "discovery"}
     assert all(pool()["networks"][name]["internal"] for name in reach)
 
 
-@pytest.mark.parametrize("name", sorted(set(SERVICES) - FOREIGN - {"init", "preflight", "worker.init"}))
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - FOREIGN - {"init", "admin", "preflight", "worker.init"}))
 def test_commands_and_variables_are_those_of_the_services(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +167,35 @@ def test_commands_and_variables_are_those_of_the_services(
             kind.load()
     own = {table for table in tables if table in PLACES} - {"sandbox"}
     assert own <= {name.removeprefix("worker.")}
+
+
+def test_admin_has_the_settings_and_data_of_the_services_in_use_and_no_keystore() -> None:
+    found = pool()["services"]
+    admin, variables = found["admin"], dict[str, str]()
+    for name in ("orchestrator", "validator", "trainer", "gateway"):
+        variables |= found[name]["environment"]
+    assert admin["environment"] == {**variables, "PROFILES": POOL["COMPOSE_PROFILES"]}
+    volumes, mounted = (
+        {one["target"]: one["source"] for each in services for one in each["volumes"] if one["type"] == "volume"}
+        for services in ([admin], [found["orchestrator"], found["trainer"]])
+    )
+    assert volumes.items() <= mounted.items()
+    sealing_key = Path(variables["MUSTER_ORCHESTRATOR_SECRETS_KEY_FILE"])
+    directories = {variables["MUSTER_ORCHESTRATOR_STORAGE_DIRECTORY"], variables["MUSTER_TRAINER_STATE"]}
+    assert set(volumes) == {str(sealing_key.parent), *directories}
+    assert set(admin["networks"]) == {"redis"}
+    assert {one["source"] for one in admin["secrets"]} == {"backup-passphrase", "redis-url", "chain-url"}
+    *shell, script, name = admin["entrypoint"]
+    script = script.replace("$$", "$").replace("exec python3 -m muster_network", "echo $(env | grep -c _POOL_ID=)")
+    for profiles, number in (("", 2), ("training", 3), ("monitoring,gateway", 3)):
+        done = subprocess.run(
+            [*shell, script, name, "check", "--to", "/backups"],
+            env={"PATH": os.environ["PATH"], **variables, "PROFILES": profiles},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout == f"{number} admin check --to /backups\n"
 
 
 def test_memory_limits_are_those_that_preflight_adds_up() -> None:
@@ -279,11 +309,12 @@ def test_init_makes_every_secret_once_for_the_user_that_reads_it(tmp_path: Path)
     said = run()
     files = {path.name: path for path in (tmp_path / "secrets").iterdir()}
     assert {Path(secret["file"]).name for secret in pool()["secrets"].values()} == set(files) - {"owner-token"}
-    assert all(path.stat().st_mode & 0o077 == 0 for path in files.values())
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (*files.values(), tmp_path / "backups"))
     owners = {name: path.stat().st_uid for name, path in files.items() if name != "owner-token"}
     for name, service in pool()["services"].items():
         for secret in service.get("secrets", []):
             assert str(owners[secret["source"]]) == service["user"].split(":")[0], f"{name} can't read {secret}"
+    assert str((tmp_path / "backups").stat().st_uid) == pool()["services"]["admin"]["user"].split(":")[0]
     password = files["redis.conf"].read_text().split()[1]
     assert files["redis-url"].read_text() == f"redis://:{password}@redis:6379/0\n"
     for role in ("discovery", "orchestrator", "validator", "publisher", "gateway"):
@@ -314,6 +345,8 @@ def test_prometheus_and_grafana_find_what_the_pool_has() -> None:
     assert (COMPOSE / "muster.rules.yml").read_bytes() == (ROOT / "deploy/prometheus/muster.rules.yml").read_bytes()
     source = yaml.safe_load((COMPOSE / "grafana/datasource.yml").read_text())["datasources"][0]
     assert source["url"] == "http://prometheus:9090"
+    scraped = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["global"]["scrape_interval"]
+    assert source["jsonData"]["timeInterval"] == scraped
     (provider,) = yaml.safe_load((COMPOSE / "grafana/provider.yml").read_text())["providers"]
     mounts = {mount["target"]: mount for mount in services["grafana"]["volumes"] if mount["type"] == "bind"}
     assert mounts[provider["options"]["path"]]["source"] == str(COMPOSE / "grafana/dashboards")

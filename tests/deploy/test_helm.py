@@ -319,6 +319,26 @@ def test_config_maps_have_no_secret_and_charts_make_none(case: str) -> None:
         assert "Service" not in kinds
 
 
+def test_maintenance_changes_only_what_the_pods_of_services_with_data_run() -> None:
+    stopped = set()
+    for case in ("everything", "serving"):
+        chart, values = CASES[case]
+        done = helm("template", chart, merged(BASE[chart], {**values, "maintenance": True}))
+        assert done.returncode == 0, done.stderr
+        idle = [each for each in yaml.safe_load_all(done.stdout) if each]
+        for normal, other in zip(copy.deepcopy(objects(case)), idle, strict=True):
+            if normal["kind"] in {"Deployment", "StatefulSet"}:
+                containers = (each["spec"]["template"]["spec"]["containers"] for each in (normal, other))
+                for running, sleeping in zip(*containers, strict=True):
+                    if running != sleeping:
+                        stopped.add(running["name"])
+                        assert sleeping.pop("command") == ["sh", "-c", "trap exit TERM; sleep infinity & wait"]
+                        for key in ("args", "startupProbe", "livenessProbe", "readinessProbe"):
+                            running.pop(key, None)
+            assert normal == other
+    assert stopped == {"orchestrator", "validator", "trainer", "gateway"}
+
+
 def test_a_worker_sees_its_own_key_only() -> None:
     ((_, pod),) = pods("workers")
     (container,) = pod["containers"]

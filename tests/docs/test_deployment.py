@@ -75,20 +75,27 @@ def test_the_commands_of_muster_exist_with_their_options(block: str) -> None:
 
 @pytest.mark.parametrize("block", ["sh compose_backup", "sh compose_restore", "sh helm_backup", "sh helm_restore"])
 def test_backups_name_services_and_commands_that_exist(block: str) -> None:
-    services = re.findall(r"^  ([a-z-]+):$", (ROOT / "deploy/compose/pool.yml").read_text(), re.MULTILINE)
-    chart = (ROOT / "deploy/helm/muster-pool/templates/orchestrator.yaml").read_text()
+    compose = (ROOT / "deploy/compose/pool.yml").read_text()
+    templates = ROOT / "deploy/helm/muster-pool/templates"
     found = 0
     for words in lines(block):
+        if "maintenance=true" in words:
+            assert "maintenance: false " in (templates.parent / "values.yaml").read_text()
         if "admin" not in words:
             continue
         found += 1
         at = words.index("admin")
-        assert run_muster(*words[at : at + 2], "--help").code == 0
-        if words[0] == "docker":
-            service = words[words.index("python3") - 1] if "python3" in words else words[at - 1]
-            assert service in services
+        said = run_muster(*words[at : at + 2], "--help")
+        assert said.code == 0
+        assert all(word in said.out for word in words[at:] if word.startswith("--"))
+        if words[0] == "docker":  # the service of this name runs the command of this name
+            assert "\n  admin:\n" in compose
+            secrets = re.findall(r"\n    secrets: \[(backup-\S+)[,\]]", compose)
+            assert {Path(word).name for word in words if word.startswith("/run/secrets/")} <= set(secrets)
         else:
-            assert f"name: {words[words.index('-c') + 1]}" in chart
+            service = words[words.index("-c") + 1]
+            assert words[words.index("exec") + 1] == f"pool-{service}-0"
+            assert f"name: {service}\n" in (templates / f"{service}.yaml").read_text()
     assert found
 
 

@@ -1,4 +1,7 @@
-"""A pool and a worker in compose: images are built, rollouts are accepted, and an upgrade in place loses nothing."""
+"""A pool and a worker in compose: rollouts are accepted, and an upgrade in place and a restored backup lose nothing.
+
+The log of the run has the sizes of the images and the times.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,7 @@ from tests.kit.devnet import Said, run_muster
 from tests.kit.pool_images import COMPUTE, REDIS, SERVICES, WORKER, build_images
 from trainer.presets import devnet_base
 
-pytestmark = [pytest.mark.needs_docker, pytest.mark.needs_anvil, pytest.mark.alone, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.needs_docker, pytest.mark.needs_anvil, pytest.mark.alone, pytest.mark.timeout(2400)]
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy" / "compose"
@@ -39,6 +43,8 @@ CONFINED = (
     f"seccomp={(COMPOSE / 'seccomp-sandbox.json').read_text()}",
     "apparmor=unconfined",
 )
+PAGE = (ROOT / "docs" / "deployment.md").read_text()
+BLOCKS = dict(re.findall(r"^```sh (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 ACCEPTED = int(Outcome.ACCEPTED)
 RUN_SETTINGS = """
 [orchestrator]
@@ -79,6 +85,20 @@ def base(engine: docker.DockerClient) -> str:
     return build_images(engine)
 
 
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """Yields a table of figures, which is printed into the log of the run after the test."""
+    found: dict[str, str] = {}
+    yield found
+    plugins = request.config.pluginmanager
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+    if reporter is not None and capture is not None:  # processes of pytest-xdist have none
+        with capture.global_and_fixture_disabled():
+            reporter.write_line("")
+            for name, value in found.items():
+                reporter.write_line(f"{name}: {value}")
+
+
 def contained(engine: docker.DockerClient, image: str, script: str, *security: str) -> str:
     """Runs Python in a container with the rights of the compose files; returns its output."""
     said: bytes = engine.containers.run(
@@ -116,7 +136,11 @@ except Exception as error:
 """
 
 
-def test_images_run_confined_and_have_no_tools_of_the_tests(engine: docker.DockerClient, base: str) -> None:
+def test_images_run_confined_and_have_no_tools_of_the_tests(
+    engine: docker.DockerClient, base: str, figures: dict[str, str]
+) -> None:
+    for image in (base, SERVICES, COMPUTE, WORKER, REDIS):
+        figures[f"size of {image}"] = f"{engine.images.get(image).attrs['Size'] / 1e6:.0f} MB"
     for image in (SERVICES, COMPUTE, WORKER):
         config = engine.images.get(image).attrs["Config"]
         assert config["User"] == "65532:65532"
@@ -168,9 +192,13 @@ class Project:
 
 @dataclass
 class Pool:
-    """A pool in compose with a development chain, and the owner's files on this machine."""
+    """A pool in compose with a development chain, and the owner's files on this machine.
+
+    `restored` is another project without data, whose services answer in the same network and at the same ports.
+    """
 
     services: Project
+    restored: Project
     worker: Project
     owner: Path
     rpc: str
@@ -221,6 +249,8 @@ def pool(engine: docker.DockerClient, base: str, tmp_path: Path) -> Iterator[Poo
     chain.write_text(json.dumps({"services": services}))
     network = tmp_path / "network.yml"
     network.write_text(json.dumps({"networks": {"worker": {"name": f"{name}_pool", "external": True}}}))
+    same = tmp_path / "same-network.yml"
+    same.write_text(f"networks: {{pool: !override {{name: {name}_pool, external: true}}}}\n")
     variables = {
         "COMPOSE_PROFILES": "training",
         "POOL_FOLDER": str(tmp_path / "pool"),
@@ -249,6 +279,7 @@ def pool(engine: docker.DockerClient, base: str, tmp_path: Path) -> Iterator[Poo
     )
     found = Pool(
         Project(name, (COMPOSE / "pool.yml", chain), variables),
+        Project(f"{name}-restored", (COMPOSE / "pool.yml", same), variables),
         Project(f"{name}-worker", (COMPOSE / "worker.yml", network), variables),
         owner,
         rpc,
@@ -256,8 +287,8 @@ def pool(engine: docker.DockerClient, base: str, tmp_path: Path) -> Iterator[Poo
     try:
         yield found
     finally:
-        found.worker("--profile", "*", "down", "--volumes", "--timeout", "10")
-        found.services("--profile", "*", "down", "--volumes", "--timeout", "10")
+        for project in (found.worker, found.restored, found.services):
+            project("--profile", "*", "down", "--volumes", "--timeout", "10")
         for image in (SERVICES, COMPUTE):
             if engine.images.list(name=newer(image)):
                 engine.images.remove(newer(image), force=True)
@@ -288,6 +319,16 @@ def found_pool(pool: Pool, folder: Path, addresses: Mapping[str, str]) -> None:
     shutil.copy(folder / "secrets" / "owner-token", pool.owner / "token")
 
 
+def run_lines(project: Project, block: str, backups: Path) -> Said:
+    """Runs a block of docs/deployment.md, with the newest backup as FILE; returns what the last command said."""
+    for line in BLOCKS[block].splitlines():
+        words = shlex.split(line)
+        assert words[:4] == ["docker", "compose", "-f", "pool.yml"]
+        newest = max((path.name for path in backups.iterdir()), default="")  # the time is in the name
+        said = project(*(word.replace("FILE", newest) for word in words[4:]))
+    return said
+
+
 def wait_for(pool: Pool, condition: Any, what: str, within: float = 420.0) -> None:
     end = time.monotonic() + within
     while not condition():
@@ -298,10 +339,12 @@ def wait_for(pool: Pool, condition: Any, what: str, within: float = 420.0) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the files of `init` belong to the users of the services")
-def test_a_pool_starts_by_its_commands_pays_for_rollouts_and_is_upgraded_without_loss(
-    engine: docker.DockerClient, pool: Pool
+def test_a_pool_starts_by_its_commands_pays_for_rollouts_and_is_upgraded_and_restored_without_loss(
+    engine: docker.DockerClient, pool: Pool, figures: dict[str, str]
 ) -> None:
     folder = Path(pool.services.variables["POOL_FOLDER"])
+    small = replace(pool.services, variables=pool.services.variables | {"POOL_VALIDATOR_MIB": "99999999"})
+    assert "of memory together, and this host has" in small("run", "--rm", "-T", "init", expect=1).err
     said = pool.services("run", "--rm", "-T", "init").out
     addresses = dict(re.findall(r"^(\w+) +(0x[0-9a-fA-F]{40})$", said, re.MULTILINE))
     pool.services("up", "-d", "discovery", expect=1)
@@ -309,7 +352,9 @@ def test_a_pool_starts_by_its_commands_pays_for_rollouts_and_is_upgraded_without
     pool.services("up", "-d", "chain")
     wait_for_chain(pool)
     found_pool(pool, folder, addresses)
+    since = time.monotonic()
     pool.services("up", "-d", "--wait")
+    figures["docker compose up --wait"] = f"{time.monotonic() - since:.0f} s"
 
     stake_manager = json.loads((pool.owner / "deployment.json").read_text())["contracts"]["StakeManager"]
     init: tuple[str, ...] = (
@@ -345,6 +390,7 @@ def test_a_pool_starts_by_its_commands_pays_for_rollouts_and_is_upgraded_without
         *program,
     )
     wait_for(pool, lambda: ACCEPTED in pool.work().values(), "accepted rollout")
+    figures["from docker compose up to the first accepted rollout"] = f"{time.monotonic() - since:.0f} s"
 
     before, tasks = pool.work(), pool.muster("pool", "tasks", "--json").json()
     for image, variable in ((SERVICES, "POOL_SERVICES_IMAGE"), (COMPUTE, "POOL_COMPUTE_IMAGE")):
@@ -355,19 +401,41 @@ def test_a_pool_starts_by_its_commands_pays_for_rollouts_and_is_upgraded_without
     upgraded = {one.labels["com.docker.compose.service"] for one in running if one.labels.get("newer") == "yes"}
     assert upgraded == {"discovery", "orchestrator", "validator", "trainer", "origin", "relay"}
 
-    after = pool.work()
-    assert before.keys() <= after.keys()
-    assert {key for key, outcome in before.items() if outcome == ACCEPTED} <= {
-        key for key, outcome in after.items() if outcome == ACCEPTED
-    }
-    assert [one["id"] for one in pool.muster("pool", "tasks", "--json").json()] == [one["id"] for one in tasks]
-    later = set(after)
+    assert_nothing_lost(pool, before, tasks)
+
+    backups, copied = folder / "backups", folder.with_name("restored")
+    checked = run_lines(pool.services, "compose_backup", backups)
+    assert "is complete: orchestrator, validator, trainer of pool 1 on chain 31337" in checked.out
+    before = pool.work()
+    pool.services("stop", "trainer")
+    since = time.monotonic()
+    pool.services(*shlex.split(BLOCKS["compose_backup"].splitlines()[1])[4:])
+    figures["backup of the pool"] = f"{time.monotonic() - since:.0f} s"
+    pool.services("stop", "discovery", "orchestrator", "validator", "origin", "relay", "redis", "redis-discovery")
+    subprocess.run(["cp", "-a", str(folder), str(copied)], check=True)
+    pool.restored.variables = {**pool.services.variables, "POOL_FOLDER": str(copied)}
+    pool = replace(pool, services=pool.restored)
+    since = time.monotonic()
+    run_lines(pool.services, "compose_restore", copied / "backups")
+    figures["restore into empty volumes, until all services are healthy"] = f"{time.monotonic() - since:.0f} s"
+    assert_nothing_lost(pool, before, tasks)
+    known = set(pool.work())
     wait_for(
         pool,
-        lambda: any(outcome == ACCEPTED for key, outcome in pool.work().items() if key not in later),
-        "rollout accepted after the upgrade",
+        lambda: any(outcome == ACCEPTED for key, outcome in pool.work().items() if key not in known),
+        "rollout accepted after the upgrade and the restore",
     )
     assert set(pool.work().values()) <= {ACCEPTED, None, 0}
+
+
+def assert_nothing_lost(pool: Pool, work: Mapping[str, int | None], tasks: list[dict[str, Any]]) -> None:
+    """Asserts that the pool knows the tasks, the work, and which of it was accepted."""
+    found = pool.work()
+    assert work.keys() <= found.keys()
+    assert {key for key, outcome in work.items() if outcome == ACCEPTED} <= {
+        key for key, outcome in found.items() if outcome == ACCEPTED
+    }
+    assert [one["id"] for one in pool.muster("pool", "tasks", "--json").json()] == [one["id"] for one in tasks]
 
 
 def wait_for_chain(pool: Pool) -> None:

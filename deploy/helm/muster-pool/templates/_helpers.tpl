@@ -138,7 +138,18 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{- /* The program of a service with data. During maintenance nothing runs, so that `kubectl exec` can restore the data. */ -}}
+{{- define "muster.program" -}}
+{{- if .Values.maintenance -}}
+command: [sh, -c, "trap exit TERM; sleep infinity & wait"]
+{{- else -}}
+args: {{ toJson .args }}
+{{- end }}
+{{- end -}}
+
+{{- /* None of a container that does not run its `args` during maintenance. */ -}}
 {{- define "muster.probes" -}}
+{{- if not (and .Values.maintenance .args) -}}
 startupProbe:
   httpGet: {path: /healthz, port: http}
   periodSeconds: 5
@@ -152,6 +163,7 @@ readinessProbe:
   httpGet: {path: /readyz, port: http}
   periodSeconds: 5
   timeoutSeconds: 5
+{{- end }}
 {{- end -}}
 
 {{- define "muster.resources" -}}
