@@ -22,8 +22,14 @@ from protocol.runtime.clock import ManualClock
 
 pytest.register_assert_rewrite("tests.kit")
 
-# The duration of an example depends on the load of the machine, not on the code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The duration of an example depends on the load of the machine, not on the code. Examples differ from run to run, so
+# a few of them per run find what many would; `MUSTER_EXAMPLES=1000 make test ARGS=…` tries more.
+settings.register_profile(
+    "patient",
+    max_examples=int(os.environ.get("MUSTER_EXAMPLES", "40")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("patient")
 
 

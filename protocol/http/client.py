@@ -10,7 +10,6 @@ from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlencode
-from urllib.request import getproxies
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from protocol.errors import Conflict, InvalidInput, NotFound, RateLimited, Unauthenticated, Unavailable, plain_message
 from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import error_of_answer
+from protocol.http.trust import trust_of
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.signing import NONCE_HEADER, check_response, sign_request
@@ -245,7 +245,7 @@ class ServiceClient:
         self._ends_seen: set[tuple[str, str]] = set()
         self._http = httpx.AsyncClient(
             transport=transport,
-            verify=_trust(location.url) if tls is None else tls,
+            verify=trust_of(location.url) if tls is None else tls,
             follow_redirects=False,
             headers={"Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN), "User-Agent": "muster"},
         )
@@ -475,14 +475,6 @@ class ServiceClient:
             link=headers.get("link", "")[:200],
             hint="upgrade before the sunset: muster worker upgrade",
         )
-
-
-def _trust(url: str) -> ssl.SSLContext | bool:
-    """Returns whom to trust: the system's authorities, or for plain HTTP nobody.
-
-    Loading the authorities takes 0.03 CPU seconds. A proxy may need them also for plain HTTP.
-    """
-    return True if url.startswith("https:") or getproxies() else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _content(body: BaseModel | bytes | None) -> tuple[bytes, dict[str, str]]:
