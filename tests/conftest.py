@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -140,6 +141,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "alone" or not collection_path.match("test_*.py"):
         return None
     return None if _speaks_of_docker(collection_path) else True
+
+
+def pytest_collection_finish() -> None:
+    """Excludes imported modules and collected tests from garbage collection: each full collection reads them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
