@@ -28,7 +28,7 @@ from protocol.errors import InvalidInput
 from protocol.http.rates import CallerAddresses, IpRates, KeyedRates
 from protocol.http.replay_guard import ReplayGuard
 from protocol.http.serving.connections import ConnectionLimits
-from protocol.http.serving.service import Lifespan, create_service
+from protocol.http.serving.service import Lifespan, add_routes, create_service
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
@@ -183,7 +183,7 @@ def build_discovery(
         redis_place=place_of(redis),
         every=pause,
     )
-    app.include_router(router)
+    add_routes(app, router)
     return app
 
 

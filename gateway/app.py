@@ -18,7 +18,7 @@ from gateway.store.database import SCHEMA, gateway_keys
 from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.replay_guard import ReplayGuard
 from protocol.http.serving.connections import ConnectionLimits
-from protocol.http.serving.service import create_service
+from protocol.http.serving.service import add_routes, create_service
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
 from protocol.redis.connection import check_redis
@@ -107,8 +107,7 @@ def build_gateway(
         clock=clock,
         body_limit=sessions.PARTS_BYTES,
     )
-    for router in (clients.router, sessions.router, verifications.router, identity_router):
-        app.include_router(router)
+    add_routes(app, clients.router, sessions.router, verifications.router, identity_router)
     if with_loops:
         add_loops(loops, app.state.dependencies)
     return app

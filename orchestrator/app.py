@@ -43,8 +43,9 @@ from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import MusterError
 from protocol.http.rates import CallerAddresses, IpRates
 from protocol.http.serving.connections import ConnectionLimits
-from protocol.http.serving.service import create_service
+from protocol.http.serving.service import add_routes, create_service
 from protocol.http.tokens import TokenBook
+from protocol.http.trust import authorities
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
 from protocol.redis.connection import check_redis
@@ -126,7 +127,9 @@ def build_orchestrator(
     verifier = RequestVerifier(
         audience=key.address, admission=dependencies.replay_guard, clock=clock, body_limit=BODY_LIMIT
     )
-    webhook_http = httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
+    webhook_http = httpx.AsyncClient(
+        transport=transport, verify=authorities(trust_env=False), follow_redirects=False, trust_env=False
+    )
     services = [
         DiscoveryClient(location, key=key, clock=clock, allow_plain_http=settings.allow_plain_http, transport=transport)
         for location in settings.discovery
@@ -189,8 +192,7 @@ def build_orchestrator(
         uploads.router,
         validators.router,
     )
-    for router in (page.router, heartbeat.router, identity_router, *owned):
-        app.include_router(router)
+    add_routes(app, page.router, heartbeat.router, identity_router, *owned)
     gauges = PoolGauges(
         app.state.registry,
         nodes=dependencies.nodes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -22,8 +23,14 @@ from protocol.runtime.clock import ManualClock
 
 pytest.register_assert_rewrite("tests.kit")
 
-# The duration of an example depends on the load of the machine, not on the code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The duration of an example depends on the load of the machine, not on the code. Examples differ from run to run, so
+# a few of them per run find what many would; `MUSTER_EXAMPLES=1000 make test ARGS=…` tries more.
+settings.register_profile(
+    "patient",
+    max_examples=int(os.environ.get("MUSTER_EXAMPLES", "40")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("patient")
 
 
@@ -134,6 +141,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "alone" or not collection_path.match("test_*.py"):
         return None
     return None if _speaks_of_docker(collection_path) else True
+
+
+def pytest_collection_finish() -> None:
+    """Excludes imported modules and collected tests from garbage collection: each full collection reads them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from protocol.http.rates import IpRates, Rate
 from protocol.http.replay_guard import ReplayGuard
-from protocol.http.serving.service import create_service
+from protocol.http.serving.service import add_routes, create_service
 from protocol.http.tokens import TokenBook
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
@@ -97,7 +97,7 @@ def build_validator(
     app.state.tokens = TokenBook(settings.tokens)
     admission = ReplayGuard(redis, keys=dependencies.keys, rate=OWN_RATE, clock=clock)
     app.state.verifier = RequestVerifier(audience=key.address, admission=admission, clock=clock, body_limit=BODY)
-    app.include_router(router)
+    add_routes(app, router)
     if with_loops:
         add_loops(loops, dependencies, built=built)
     return app

@@ -16,6 +16,7 @@ from protocol.errors import NotFound, Unavailable
 from protocol.http.problems import error_of_answer
 from protocol.http.serving.service import create_service
 from protocol.http.serving.unix_server import short_path
+from protocol.http.trust import no_authorities
 from protocol.runtime.threads import run_in_thread
 from protocol.wire.base import Identifier, WireModel, parse_answer
 from protocol.wire.logs import LogLine
@@ -150,7 +151,7 @@ class DaemonControl:
 
     def _call(self, method: str, target: str) -> bytes:
         with short_path(self._state.control_socket) as path:
-            transport = httpx.HTTPTransport(uds=path)
+            transport = httpx.HTTPTransport(uds=path, verify=no_authorities())
             try:
                 with httpx.Client(transport=transport, base_url="http://worker", timeout=30) as client:
                     answer = client.request(method, target)

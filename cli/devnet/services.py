@@ -21,6 +21,7 @@ from cli.devnet.settings import (
     write_validator_settings,
 )
 from cli.devnet.supervisor import Gate, ProcessSpec
+from protocol.http.trust import no_authorities
 
 _MAPPED_BYTES = 2 << 20
 """Value of glibc's `MALLOC_MMAP_THRESHOLD_`: glibc maps each larger allocation separately, and unmaps it when the
@@ -142,7 +143,7 @@ def responds(port: int, path: str) -> Gate:
     """Returns a gate that opens when a GET of the path succeeds."""
 
     async def gate() -> bool:
-        async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=2, verify=no_authorities()) as client:
             return (await client.get(f"http://127.0.0.1:{port}/{path}")).is_success
 
     return gate

@@ -22,6 +22,7 @@ import httpx
 from ledger.devchain.accounts import DevelopmentAccount, development_accounts
 from ledger.devchain.anvil import anvil_command
 from ledger.errors import ChainUnavailable, NoFreePort, WrongChain
+from protocol.http.trust import no_authorities
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.randomness import shuffled
 
@@ -205,7 +206,7 @@ def _listening(port: int) -> bool:
 
 async def _ready(chain: ChainProcess, process: asyncio.subprocess.Process, *, within: timedelta, clock: Clock) -> None:
     deadline = clock.monotonic() + within.total_seconds()
-    async with httpx.AsyncClient(timeout=2, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=2, trust_env=False, verify=no_authorities()) as client:
         while True:
             if process.returncode is not None:
                 raise _failed(chain, f"ended with code {process.returncode} before it answered")

@@ -12,6 +12,7 @@ import httpx
 
 from protocol.http.client import BadAnswer, NoAnswer, Unreachable
 from protocol.http.problems import error_of_answer
+from protocol.http.trust import trust_of
 from protocol.versions import SPOKEN, VERSION_HEADER
 
 MOST_EVENT_BYTES = 256 * 1024
@@ -102,7 +103,7 @@ async def listening(
     headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN)}
     if last_event_id is not None:
         headers["Last-Event-ID"] = last_event_id
-    async with httpx.AsyncClient(transport=transport, timeout=timeout, headers=headers) as http:
+    async with httpx.AsyncClient(transport=transport, verify=trust_of(url), timeout=timeout, headers=headers) as http:
         request = http.build_request("GET", f"{url}?{urlencode(query, doseq=True)}")
         try:
             response = await http.send(request, auth=auth, stream=True)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from protocol.errors import Conflict, InvalidInput, NotFound, RateLimited, Unauthenticated, Unavailable, plain_message
 from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import error_of_answer
+from protocol.http.trust import trust_of
 from protocol.http.url_safety import directed_to
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
@@ -256,7 +257,7 @@ class ServiceClient:
         self._proxy = None if destination is None else _proxy_for(location.url)
         self._http = httpx.AsyncClient(
             transport=transport,
-            verify=_trust(location.url, checked=destination is not None) if tls is None else tls,
+            verify=tls or trust_of(location.url),
             proxy=self._proxy,
             trust_env=destination is None,
             follow_redirects=False,
@@ -500,20 +501,6 @@ def _proxy_for(url: str) -> str | None:
     if not found or proxy_bypass(parts.hostname or ""):
         return None
     return found if "://" in found else f"http://{found}"
-
-
-def _trust(url: str, *, checked: bool) -> ssl.SSLContext | bool:
-    """Returns whom to trust: the system's authorities, or for plain HTTP nobody.
-
-    Loading the authorities takes 0.03 CPU seconds. A proxy may need them also for plain HTTP.
-
-    Args:
-        url: URL of the service.
-        checked: Whether the client ignores the environment. Its variables for authorities count nevertheless.
-    """
-    if checked:
-        return httpx.create_ssl_context()
-    return True if url.startswith("https:") or getproxies() else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _content(body: BaseModel | bytes | None) -> tuple[bytes, dict[str, str]]:

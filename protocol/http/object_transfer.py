@@ -22,6 +22,7 @@ import httpx
 
 from protocol.errors import MusterError, TooLarge
 from protocol.http.object_store_errors import BytesRefused, TransferError, UrlRefused, UrlStale, refusal
+from protocol.http.trust import authorities
 from protocol.http.url_safety import addresses_of, directed_to, is_in, is_link_local, is_loopback, is_public
 from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
@@ -80,6 +81,7 @@ class ObjectTransfer:
         self._private = private
         self._http = httpx.AsyncClient(
             transport=transport,
+            verify=authorities(),
             follow_redirects=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "muster"},
             timeout=httpx.Timeout(timeout.total_seconds(), connect=min(10.0, timeout.total_seconds())),

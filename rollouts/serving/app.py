@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from protocol.http.serving.service import create_service
+from protocol.http.serving.service import add_routes, create_service
 from protocol.http.tokens import TokenBook
 from protocol.openai.errors import openai_form
 from protocol.runtime.clock import Clock, SystemClock
@@ -60,5 +60,5 @@ def build_serving(backend: Backend, *, name: str, tokens: TokenBook, clock: Cloc
         clock=clock,
         metrics=ServingMetrics(backend, app.state.registry),
     )
-    app.include_router(router)
+    add_routes(app, router)
     return app

@@ -20,7 +20,7 @@ from discovery.chain.roles import PoolRole
 from discovery.mailbox.store import Mailbox, MailboxNotifier
 from ledger.artifacts import Contract
 from ledger.client.pools import PoolContracts
-from ledger.devchain import ChainKind, start_chain
+from ledger.devchain import start_chain
 from ledger.rpc.connection import connect
 from ledger.transactions.pending import TransactionCall
 from ledger.transactions.sender import TransactionSender
@@ -30,6 +30,7 @@ from protocol.identity.keys import Key
 from protocol.invites import Invite, Join
 from protocol.runtime.clock import Clock, ManualClock, SystemClock
 from protocol.wire.invites import SignedInvite
+from tests.kit.chain import quickest_kind
 from tests.kit.chain_controls import ChainControls
 from tests.kit.discovery_pool import UNIT, PoolOnChain, make_pool, roles_of, terms
 
@@ -38,7 +39,7 @@ POOL = 1
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool() -> AsyncIterator[PoolOnChain]:
-    async with start_chain(ChainKind.EMBEDDED) as chain:
+    async with start_chain(quickest_kind()) as chain:
         yield await make_pool(chain)
 
 

@@ -644,7 +644,7 @@ def empty(redis_server: str) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     made=st.lists(STATEMENTS, min_size=1, max_size=8),
     orders=st.data(),

@@ -23,7 +23,7 @@ import pytest_asyncio
 import redis as sync_redis
 
 from ledger.artifacts import Contract
-from ledger.devchain import ChainKind, free_port, start_chain
+from ledger.devchain import free_port, start_chain
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import NotFound, Unavailable
 from protocol.http.client import RequestSigner
@@ -32,8 +32,10 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodeRecord
+from tests.kit.chain import quickest_kind
 from tests.kit.discovery import registration
 from tests.kit.discovery_pool import PoolOnChain, make_pool
+from tests.kit.http_server import get_status
 
 POOL = 1
 NODE = Key.generate()
@@ -44,7 +46,7 @@ T = TypeVar("T")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool() -> AsyncIterator[PoolOnChain]:
-    async with start_chain(ChainKind.EMBEDDED) as chain:
+    async with start_chain(quickest_kind()) as chain:
         yield await make_pool(chain)
 
 
@@ -80,7 +82,7 @@ class Operated:
         }
         command = [sys.executable, "-m", "cli", "discovery", "serve", "--port", str(port), *options]
         process = self._run(command, f"{port}.log", environment)
-        self._wait(process, lambda: _is_ready(port))
+        self._wait(process, lambda: get_status(port, "/readyz") == 200)
         return process
 
     def client(self, port: int, key: Key, *, service: Key = SERVICE) -> DiscoveryClient:
@@ -107,13 +109,6 @@ class Operated:
                 return bool(client.ping())
         except sync_redis.RedisError:
             return False
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

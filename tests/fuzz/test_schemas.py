@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from protocol.http.openapi import BodyDeclaration
-from protocol.http.serving.service import create_service
+from protocol.http.serving.service import add_routes, create_service
 from tests.fuzz import test_discovery, test_orchestrator
 from tests.kit.openapi import dangling_references, lenient_requests, reachable
 from validator.api.routes import router
@@ -23,7 +23,7 @@ from validator.api.routes import router
 
 def validator(_home: Path) -> FastAPI:
     app = create_service("validator", version="1")
-    app.include_router(router)
+    add_routes(app, router)
     return app
 
 

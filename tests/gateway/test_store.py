@@ -261,7 +261,7 @@ STEPS: dict[str, Callable[[Model, int], Any]] = {
 }
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["admit", "poll", "poll", "finish", *STEPS]), st.integers(0, 59)), max_size=40

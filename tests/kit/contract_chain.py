@@ -10,6 +10,7 @@ import pytest_asyncio
 from ledger.devchain import ChainKind, ChainProcess, start_chain
 from ledger.devchain.anvil import find_anvil
 from ledger.errors import AnvilMissing
+from tests.kit.chain import quickest_kind
 from tests.kit.contract_client import Chain
 from tests.kit.contract_world import World
 
@@ -30,9 +31,16 @@ async def ledger_process(request: pytest.FixtureRequest) -> AsyncIterator[ChainP
         yield process
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def contracts_process() -> AsyncIterator[ChainProcess]:
+    """A chain for the contracts alone; random histories compare both kinds (`tests/ledger/invariants`)."""
+    async with start_chain(quickest_kind()) as process:
+        yield process
+
+
 @pytest.fixture(scope="session")
-def shared_world(ledger_process: ChainProcess) -> Iterator[World]:
-    chain = Chain(ledger_process.url)
+def shared_world(contracts_process: ChainProcess) -> Iterator[World]:
+    chain = Chain(contracts_process.url)
     world = World(chain)
     world.build()
     yield world

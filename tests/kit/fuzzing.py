@@ -64,6 +64,13 @@ def operations(app: FastAPI, *, but: tuple[str, ...] = ()) -> list[tuple[str, st
     ]
 
 
+def _schema_of(app: FastAPI) -> Any:
+    """Returns the fuzzer's form of the app's OpenAPI document, made once per app."""
+    if not hasattr(app.state, "fuzzed"):
+        app.state.fuzzed = schemathesis.openapi.from_dict(app.openapi())
+    return app.state.fuzzed
+
+
 def fuzz(
     app: FastAPI,
     url: str,
@@ -88,7 +95,7 @@ def fuzz(
     Raises:
         AssertionError: A 5xx, or an answer that OpenAPI does not promise.
     """
-    schema: Any = schemathesis.openapi.from_dict(app.openapi())
+    schema = _schema_of(app)
     method, path = operation
     statuses: list[int] = []
 

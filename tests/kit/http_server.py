@@ -7,9 +7,25 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
 
 import uvicorn
 from fastapi import FastAPI
+
+
+def get_status(port: int, path: str) -> int:
+    """Returns the status of a GET on loopback, or 0 if there is no answer.
+
+    For polls: a client of httpx takes 0.03 CPU seconds to load certificate authorities.
+    """
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, HTTPException):
+        return 0
+    finally:
+        connection.close()
 
 
 @contextmanager

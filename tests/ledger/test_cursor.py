@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -168,7 +168,6 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, max_size=30), span=st.integers(1, 20), most=st.integers(1, 20), lag=st.integers(0, 3))
 def test_a_consumer_ends_with_the_canonical_events_after_any_history(
     steps: list[tuple[str, Any]], span: int, most: int, lag: int

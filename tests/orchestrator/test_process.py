@@ -23,7 +23,7 @@ import redis as sync_redis
 from redis.asyncio import Redis
 
 from ledger.client import Ledger
-from ledger.devchain import ChainKind, free_port, start_chain
+from ledger.devchain import free_port, start_chain
 from ledger.rpc.connection import connect
 from ledger.transactions.pending import TransactionCall
 from ledger.transactions.sender import TransactionSender
@@ -40,7 +40,9 @@ from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer
 from protocol.wire.logs import LogBatch, LogLine
 from protocol.wire.nodes import Hardware, NodeState, Registration, RuntimeKind, Software
 from protocol.wire.tasks import NewTask, TaskSpec
+from tests.kit.chain import quickest_kind
 from tests.kit.discovery_pool import UNIT, PoolOnChain, make_pool
+from tests.kit.http_server import get_status
 
 POOL = 1
 DISCOVERY = Key.generate()
@@ -61,7 +63,7 @@ REGISTRATION = Registration(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chain_pool() -> AsyncIterator[PoolOnChain]:
-    async with start_chain(ChainKind.EMBEDDED) as chain:
+    async with start_chain(quickest_kind()) as chain:
         yield await make_pool(chain)
 
 
@@ -152,7 +154,7 @@ class Network:
 
     def _serve(self, command: list[str], port: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         process = self._run(command, f"{port}.log", environment)
-        self._wait(process, lambda: _is_ready(port))
+        self._wait(process, lambda: get_status(port, "/healthz") == 200)
         return process
 
     def _run(self, command: list[str], log: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -176,13 +178,6 @@ class Network:
                 return bool(client.ping())
         except sync_redis.RedisError:
             return False
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.domain.node_states import MEMBERS
@@ -366,7 +366,6 @@ def carry_out(result: SchedulePlan, tasks: list[OpenTask], nodes: list[Candidate
     return after
 
 
-@settings(max_examples=150)
 @given(pools(), st.randoms(use_true_random=False))
 def test_the_plan_does_not_depend_on_the_order_of_its_input(
     pool: tuple[list[OpenTask], list[Candidate]], order: random.Random
@@ -378,7 +377,6 @@ def test_the_plan_does_not_depend_on_the_order_of_its_input(
     assert plan(tasks, nodes, now_ms=NOW) == first
 
 
-@settings(max_examples=150)
 @given(pools())
 def test_a_node_gets_at_most_one_fitting_task_and_gangs_are_complete(
     pool: tuple[list[OpenTask], list[Candidate]],
@@ -405,7 +403,6 @@ def test_a_node_gets_at_most_one_fitting_task_and_gangs_are_complete(
             assert given_out <= one.spec.replicas * one.spec.group_size
 
 
-@settings(max_examples=150)
 @given(pools(), st.data())
 def test_an_executed_plan_is_followed_by_an_empty_plan(
     pool: tuple[list[OpenTask], list[Candidate]], data: st.DataObject

@@ -22,6 +22,7 @@ from protocol.http.client import (
 )
 from protocol.http.location import ServiceLocation, check_service_url
 from protocol.http.problems import MEDIA_TYPE, Problem, error_of, problem_of
+from protocol.http.trust import authorities
 from protocol.http.url_safety import is_loopback
 from protocol.identity.signing import sign_response
 from protocol.runtime.clock import ManualClock
@@ -395,7 +396,9 @@ async def test_only_a_client_of_https_or_behind_a_proxy_loads_certificate_author
         ("http://127.0.0.1:1", "http://127.0.0.1:2", True),
     ):
         load.reset_mock()
+        authorities.cache_clear()
         if proxy is not None:
             monkeypatch.setenv("http_proxy", proxy)
         async with ServiceClient(url, key=NODE):
             assert load.called == loads, (url, proxy)
+    assert authorities() is authorities()

@@ -12,7 +12,7 @@ from datetime import timedelta
 import httpx
 import pytest
 from fastapi import FastAPI
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
@@ -354,7 +354,6 @@ alterations = st.tuples(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(alterations)
 def test_no_altered_request_is_accepted(altered: tuple[dict[str, object], str, str, bytes]) -> None:
     changes, method, target, body = altered
@@ -369,7 +368,6 @@ def test_no_altered_request_is_accepted(altered: tuple[dict[str, object], str, s
     assert refused == (whole != WHOLE)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(list(STAMP.headers())), st.text(max_size=140), max_size=5))
 def test_any_headers_are_parsed_or_raise_a_muster_error(garbage: dict[str, str]) -> None:
     try:

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
-
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import found_economy, worker_names
 from ledger.client import Ledger
@@ -31,6 +29,7 @@ from protocol.errors import MusterError
 from protocol.http.tokens import hash_token, new_token
 from protocol.identity.keys import Key
 from protocol.identity.scopes import Scope
+from tests.kit.http_server import get_status
 from worker.control import DaemonControl
 from worker.situation import WorkerStatus
 from worker.state import StateDirectory
@@ -168,11 +167,7 @@ class Pool:
     async def _ready(self, name: str, port: int) -> None:
         async def asked() -> bool:
             assert self.programs[name].process.poll() is None, self.programs[name].log.read_text()[-3000:]
-            async with httpx.AsyncClient() as client:
-                try:
-                    return (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
-                except httpx.TransportError:
-                    return False
+            return await asyncio.to_thread(get_status, port, "/readyz") == 200
 
         await until(asked, what=f"{name} is ready")
 

@@ -21,7 +21,7 @@ import pytest
 import pytest_asyncio
 import redis as sync_redis
 
-from ledger.devchain import ChainKind, start_chain
+from ledger.devchain import start_chain
 from protocol.clients import OrchestratorClient
 from protocol.errors import MusterError
 from protocol.identifiers import digest, run_id
@@ -30,6 +30,7 @@ from protocol.wire.listings import RolloutItem
 from protocol.wire.runs import NewCheckpoint
 from protocol.wire.tasks import MEBIBYTE, NewTask, Resources, Task, TaskSpec, TaskState
 from protocol.wire.uploads import ObjectKey
+from tests.kit.chain import quickest_kind
 from tests.kit.chain_controls import ChainControls
 from tests.worker.conftest import Engine
 from tests.worker.pool import POOL, Pool, found_pool, until
@@ -45,7 +46,7 @@ async def pool(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> A
     with sync_redis.from_url(redis_server) as client:
         client.flushall()
     home = tmp_path_factory.mktemp("pool")
-    async with start_chain(ChainKind.EMBEDDED) as chain:
+    async with start_chain(quickest_kind()) as chain:
         with ExitStack() as stack:
             pool = await found_pool(home, chain, redis_server, stack)
             pool.settings |= {

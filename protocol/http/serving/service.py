@@ -16,9 +16,10 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge
+from starlette.routing import BaseRoute
 
 from protocol.errors import MusterError, Unavailable
 from protocol.http.deprecation import Deprecation
@@ -52,6 +53,9 @@ BACKLOG = 2048
 """Maximum number of connections that wait to be accepted. The kernel's own limit may be lower."""
 
 _log = get_logger(__name__)
+
+_built_routes: dict[tuple[int, ...], tuple[tuple[APIRouter, ...], Sequence[BaseRoute]]] = {}
+"""Routes of `add_routes` by the ids of their routers; the routers are kept, so that no other one gets their ids."""
 
 
 def create_service(
@@ -161,6 +165,21 @@ def create_service(
     complete_openapi(app, with_problems=form is problem_json)
     add_docs(app)
     return app
+
+
+def add_routes(app: FastAPI, *routers: APIRouter) -> None:
+    """Adds the routes of a service's routers to an application that `create_service` built.
+
+    Unlike `FastAPI.include_router`, it builds the routes once for all applications of the process: that takes longer
+    than the rest of the application. Routes have no state; they find their application in the request.
+    """
+    key = tuple(map(id, routers))
+    if key not in _built_routes:
+        combined = APIRouter(dependencies=[Depends(declared_parameters_only)], generate_unique_id_function=operation_id)
+        for router in routers:
+            combined.include_router(router)
+        _built_routes[key] = (routers, combined.routes)
+    app.router.routes.extend(_built_routes[key][1])
 
 
 async def serve(

@@ -1,5 +1,5 @@
 """Fixtures for the contract tests."""
 
-from tests.kit.contract_chain import ledger_process, shared_world, world
+from tests.kit.contract_chain import contracts_process, shared_world, world
 
-__all__ = ["ledger_process", "shared_world", "world"]
+__all__ = ["contracts_process", "shared_world", "world"]

@@ -15,7 +15,7 @@ from ledger.devchain import ChainKind, ChainProcess
 from tests.kit.contract_world import World
 from tests.ledger.invariants.machine import Histories
 
-HISTORIES = {ChainKind.ANVIL: 15, ChainKind.EMBEDDED: 1}
+HISTORIES = {ChainKind.ANVIL: 8, ChainKind.EMBEDDED: 1}
 STEPS = 50
 """Histories are long because withdrawing all funds at the end takes as long as ten steps."""
 

@@ -260,7 +260,7 @@ class RunMachine(RuleBasedStateMachine):
 
 
 TestRun = RunMachine.TestCase
-TestRun.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestRun.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 
 
 # Deliveries
