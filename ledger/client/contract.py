@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from eth_abi.exceptions import EncodingError
@@ -77,12 +78,17 @@ class BoundContract:
         self.domain = domain
         self.at = domain.contract
         self._name = artifact.contract.value
-        self._contract = web3.eth.contract(address=domain.contract, abi=list(artifact.abi))
+        self._web3, self._artifact = web3, artifact
         self._views = views_of(artifact)
         self._chain: ChainConnection = web3.provider
         self._decoder = decoder
         self._reverts = reverts
         self._sender = sender
+
+    @cached_property
+    def _contract(self) -> Any:  # noqa: ANN401 - of web3
+        """The contract with its functions, which takes ten milliseconds to make and only transactions need."""
+        return self._web3.eth.contract(address=self.at, abi=list(self._artifact.abi))
 
     @property
     def caller(self) -> Address:

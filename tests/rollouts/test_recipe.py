@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
@@ -73,7 +73,6 @@ def test_a_recipe_is_read_back_as_written(tmp_path: Path) -> None:
     assert written.units_per_group == 64
 
 
-@settings(max_examples=30)
 @given(indices=st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=50))
 def test_a_prompt_table_is_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, indices: set[int]) -> None:
     folder = tmp_path_factory.mktemp("version")

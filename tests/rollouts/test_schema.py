@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
@@ -88,7 +88,6 @@ samples = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(rows=st.lists(samples, min_size=1, max_size=4))
 def test_a_rollout_file_is_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, rows: list[Sample]) -> None:
     path = tmp_path_factory.mktemp("file") / "a.parquet"
@@ -262,7 +261,6 @@ def test_a_file_that_violates_the_format_is_refused(tmp_path: Path, name: str) -
     assert raised.value.code == rule
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_altered_bytes_are_read_or_refused_and_never_crash(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

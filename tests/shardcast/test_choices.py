@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcast.download.peers import FIRST_QUARANTINE, LONGEST_BACKOFF, RECOVERY_TIME, Peers
@@ -145,7 +145,6 @@ def test_a_slow_claim_and_its_hedge_deliver_no_block_twice() -> None:
     assert schedule.missing == 0
 
 
-@settings(max_examples=100, deadline=None)
 @given(announced=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=6), seed=st.integers(0))
 def test_every_block_arrives_after_any_order_of_claims_and_failures(
     announced: list[tuple[int, int]], seed: int

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import MusterError
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(corruptions=st.lists(CORRUPTIONS, max_size=12), with_good=st.booleans())
 def test_corrupted_bytes_never_produce_a_wrong_file(
     folder: Path, corruptions: list[Corruption], with_good: bool

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.checkpoints import VersionFile, version_digest
@@ -250,7 +250,6 @@ def test_a_line_has_one_canonical_form() -> None:
 LINES = lines_of(DATA)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, len(LINES) - 1), st.data())
 def test_an_altered_line_is_refused(at: int, data: st.DataObject) -> None:
     line = LINES[at][:-1]
@@ -271,7 +270,6 @@ def test_an_altered_line_is_refused(at: int, data: st.DataObject) -> None:
     manifest.read(LINES[at])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
 def test_arbitrary_bytes_are_refused_with_a_clear_error(line: bytes) -> None:
     with pytest.raises(MusterError):

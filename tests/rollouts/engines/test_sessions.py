@@ -104,7 +104,7 @@ PLANS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(jobs=PLANS)
 def test_each_job_ends_completely_or_stopped_whatever_the_others_do(engine: TorchEngine, jobs: list[Any]) -> None:
     plan = [

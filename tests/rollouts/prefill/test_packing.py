@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
@@ -19,7 +19,6 @@ def answer(prompt: int, length: int, *, kind: int = 0) -> PrefillItem:
     return PrefillItem(np.full(prompt, kind, np.int32), np.ones(length, np.int32))
 
 
-@settings(deadline=None)
 @given(
     groups=st.lists(st.tuples(LENGTHS, st.lists(LENGTHS, min_size=1, max_size=6)), max_size=6),
     capacity=LENGTHS,
@@ -50,7 +49,6 @@ def test_every_answer_is_packed_once_and_no_pass_exceeds_its_capacity(
             assert np.array_equal(answers[place].prompt[:-1], piece.prefix)
 
 
-@settings(deadline=None)
 @given(lengths=st.lists(LENGTHS, max_size=12), capacity=LENGTHS)
 def test_answers_of_a_long_group_are_split_without_gaps(lengths: list[int], capacity: int) -> None:
     passes = stretches(lengths, capacity=capacity)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
@@ -34,7 +34,6 @@ any_bits = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     bits=st.lists(any_bits, min_size=1, max_size=96),
     hidden=st.integers(1, 12),
@@ -55,7 +54,6 @@ def test_any_states_are_proved_by_their_largest_values(bits: list[int], hidden: 
     assert all(result.malformed is None and result.distance_total == 0 for result in results)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     chunks=st.integers(1, 5),

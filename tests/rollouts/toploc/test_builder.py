@@ -98,7 +98,7 @@ class Growth(RuleBasedStateMachine):
 
 
 TestGrowth = Growth.TestCase
-TestGrowth.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestGrowth.settings = settings(max_examples=15, stateful_step_count=30)
 
 
 @dataclass(frozen=True)

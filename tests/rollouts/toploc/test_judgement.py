@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -81,7 +81,6 @@ def test_each_statistic_fails_above_its_threshold_and_passes_at_it(name: str) ->
     assert (judgement.outcome, judgement.excesses) == (ProofOutcome.STATISTICAL, (Excess(name, 0.5, 0.25),))
 
 
-@settings(max_examples=50, deadline=None)
 @given(sound=st.lists(measured(), max_size=4), reason=st.sampled_from(Malformed), place=st.integers(0, 4))
 def test_one_malformed_proof_is_an_exact_failure_at_any_tolerance(
     sound: list[ProofResult], reason: Malformed, place: int
@@ -106,7 +105,6 @@ def test_an_empty_set_of_proofs_cannot_be_judged() -> None:
         aggregate([])
 
 
-@settings(max_examples=50, deadline=None)
 @given(honest=st.lists(st.lists(measured(), min_size=1, max_size=4).map(aggregate), min_size=1, max_size=5),
        headroom=st.floats(1, 10))  # fmt: skip
 def test_files_used_for_calibration_pass_its_thresholds(honest: list[Aggregate], headroom: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollouts import toploc
@@ -29,7 +29,6 @@ def test_honest_proofs_have_no_error() -> None:
     assert toploc.verify(STATES, PROOFS) == [ProofResult(None, 128, 0, 0, 0, 0.0, 0)] * 3
 
 
-@settings(max_examples=100, deadline=None)
 @given(proofs=st.lists(st.one_of(st.binary(max_size=300), st.binary(min_size=258, max_size=258)), max_size=6))
 def test_any_bytes_give_a_result_for_each_interval(proofs: list[bytes]) -> None:
     results = toploc.verify(STATES, proofs)
@@ -37,7 +36,6 @@ def test_any_bytes_give_a_result_for_each_interval(proofs: list[bytes]) -> None:
     assert all(0 <= result.distance_mean <= 128 and 0 <= result.mantissa_mean <= 128 for result in results)
 
 
-@settings(max_examples=100, deadline=None)
 @given(blob=st.binary(max_size=1100), rows=st.integers(0, 100), hidden=st.integers(1, 9))
 def test_any_proof_bytes_of_a_row_give_results_for_any_states(blob: bytes, rows: int, hidden: int) -> None:
     intervals = -(-rows // 32)
@@ -47,7 +45,6 @@ def test_any_proof_bytes_of_a_row_give_results_for_any_states(blob: bytes, rows:
         assert any(result.malformed for result in results)
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_one_changed_byte_never_verifies_without_error(data: st.DataObject) -> None:
     place, change = data.draw(st.integers(0, 257)), data.draw(st.integers(1, 255))
@@ -152,7 +149,6 @@ def test_without_an_equal_exponent_mantissa_errors_are_the_worst() -> None:
     assert (result.mantissa_mean, result.mantissa_median) == (128.0, 128.0)
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), mismatches=st.integers(0, 16))
 def test_the_mantissa_median_is_over_points_with_equal_exponents(seed: int, mismatches: int) -> None:
     rng = np.random.default_rng(seed)

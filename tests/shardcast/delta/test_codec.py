@@ -22,7 +22,7 @@ Tensors = dict[str, tuple[str, bytes]]
 
 SIZE_OF = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I64": 8, "U8": 1, "BOOL": 1, "F8_E4M3": 1}
 
-IN_ONE_FOLDER = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+IN_ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def safetensors(tensors: Tensors, *, metadata: str = "") -> bytes:

@@ -587,5 +587,5 @@ class QueueMachine(RuleBasedStateMachine):
 def test_every_order_of_events_keeps_each_item_in_exactly_one_state(redis_url: str) -> None:
     QueueMachine.server = redis_url
     case = QueueMachine.TestCase
-    case.settings = settings(max_examples=40, stateful_step_count=25, suppress_health_check=list(HealthCheck))
+    case.settings = settings(max_examples=20, stateful_step_count=25, suppress_health_check=list(HealthCheck))
     case().runTest()
