@@ -23,6 +23,8 @@ from protocol import errors as protocol_errors
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from rollouts.engines.interface import Completion, SampleRequest
+from rollouts.engines.vllm.cpu_kernels import environment_for
+from rollouts.engines.vllm.numerics import NO_CLASS
 from rollouts.engines.vllm.settings import prepare_process
 from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
@@ -34,10 +36,17 @@ _KINDS = vars(protocol_errors) | vars(rollouts.errors) | vars(rollouts.engines.e
 
 
 class EngineProcess:
-    """The test's side of the process; a context manager."""
+    """The test's side of the process; a context manager.
 
-    def __init__(self, log: Path) -> None:
+    Args:
+        log: Receives the process's output.
+        device_class: Class of processors in which the engine computes; None for the processor's own.
+    """
+
+    def __init__(self, log: Path, *, device_class: str | None = None) -> None:
         self._log = log
+        self._device_class = device_class
+        variables = {} if device_class in {None, NO_CLASS} else environment_for(str(device_class))
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [PYTHON, "-m", "tests.kit.vllm_engine"],
@@ -45,7 +54,7 @@ class EngineProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
             )
 
     def __enter__(self) -> Self:
@@ -66,7 +75,14 @@ class EngineProcess:
         prefix_caching: bool = True,
     ) -> None:
         """Closes the current engine and opens another; `prefix_caching` is on in the product."""
-        self._ask("open", dtype=dtype, max_batch=max_batch, cache_bytes=cache_bytes, prefix_caching=prefix_caching)
+        self._ask(
+            "open",
+            dtype=dtype,
+            max_batch=max_batch,
+            cache_bytes=cache_bytes,
+            prefix_caching=prefix_caching,
+            device_class=self._device_class,
+        )
 
     def preemptions(self) -> int:
         """Returns how often vLLM has discarded an answer's keys and values to compute them again later."""
