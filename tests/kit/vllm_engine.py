@@ -27,6 +27,7 @@ from rollouts.engines.vllm.cpu_kernels import environment_for
 from rollouts.engines.vllm.numerics import NO_CLASS
 from rollouts.engines.vllm.settings import prepare_process
 from rollouts.precision import Dtype
+from rollouts.prefill import PrefillItem
 from rollouts.sampling.parameters import SamplingParameters
 from tests.kit.sessions import JobResult, PlannedJob, drive
 
@@ -111,6 +112,11 @@ class EngineProcess:
         )
         assert len({one.sample for one in answers}) == len(answers)
         return {one.sample: one for one in answers}
+
+    def prefill(self, items: Sequence[PrefillItem], *, scheduled: bool) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """Returns states and logits of answers, by vLLM's scheduler or by steps without it."""
+        found: dict[int, tuple[torch.Tensor, torch.Tensor]] = self._ask("prefill", items=items, scheduled=scheduled)
+        return found
 
     def drive(self, plan: Sequence[PlannedJob]) -> list[JobResult]:
         """Runs the jobs of a plan in one session."""
@@ -214,6 +220,23 @@ class _Other:
     def generate(self, **given: Any) -> list[Completion]:
         requests, parameters = given.pop("requests"), given.pop("parameters")
         return list(self._engine.generate(requests, parameters, **given))
+
+    def prefill(
+        self, *, items: Sequence[PrefillItem], scheduled: bool
+    ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        running = self._engine._running
+        model = running._step_model
+        assert model is not None, "vLLM has the attention of a class"
+        if scheduled:
+            running._step_model = None
+        parts: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        for part in self._engine.prefill(items):
+            lengths = [span.stop - span.start for span in part.spans]
+            for span, *own in zip(part.spans, part.states.split(lengths), part.logits.split(lengths), strict=True):
+                assert span.start == sum(len(states) for states, _ in parts.setdefault(span.answer, []))
+                parts[span.answer].append((own[0].clone(), own[1].clone()))
+        running._step_model = model
+        return {at: tuple(torch.cat(every) for every in zip(*own, strict=True)) for at, own in parts.items()}
 
     def drive(self, *, plan: Sequence[PlannedJob]) -> list[JobResult]:
         return drive(self._engine, plan)
