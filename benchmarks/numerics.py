@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ ATTACKS: Mapping[str, Callable[[], Trick]] = {
 
 
 _LEAST_ANSWERS = 16
-"""Answers of a measurement of `rates`: CPU time is counted in steps of 10 ms, so a small file is verified repeatedly."""
+"""Answers of a measurement of `rates`: CPU time is counted in steps of 10 ms, so small files are verified again."""
 REQUESTS = 64
 """Requests of the file of `served`, each with one answer."""
 TEMPERATURES = ((1.0,), (1.0, 0.9, 0.8, 0.7))
@@ -290,8 +291,8 @@ def rates(
                 requests = requests_of(vocabulary, answers, shortest=shortest, longest=longest, draw=draw)
                 file = file_of(requests, engine.generate(requests, parameters), own)
                 repeats = max(1, _LEAST_ANSWERS // answers)
-                vllms = _measured(watched, lambda file=file: verifier.compare(file, rows), repeats)
-                torchs = _measured(mine, lambda file=file: gather(policy, file, rows), repeats)
+                vllms = _measured(watched, partial(verifier.compare, file, rows), repeats)
+                torchs = _measured(mine, partial(gather, policy, file, rows), repeats)
                 found.append((vllms[0], torchs[0], vllms[0] / torchs[0], vllms[1], torchs[1], vllms[1] / torchs[1]))
             medians = np.median(found[1:], axis=0)  # the first file warms both up
             memory = watched.memory_info().rss / 1e6

@@ -221,9 +221,7 @@ class _Other:
         requests, parameters = given.pop("requests"), given.pop("parameters")
         return list(self._engine.generate(requests, parameters, **given))
 
-    def prefill(
-        self, *, items: Sequence[PrefillItem], scheduled: bool
-    ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    def prefill(self, *, items: Sequence[PrefillItem], scheduled: bool) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         running = self._engine._running
         model = running._step_model
         assert model is not None, "vLLM has the attention of a class"
@@ -236,7 +234,10 @@ class _Other:
                 assert span.start == sum(len(states) for states, _ in parts.setdefault(span.answer, []))
                 parts[span.answer].append((own[0].clone(), own[1].clone()))
         running._step_model = model
-        return {at: tuple(torch.cat(every) for every in zip(*own, strict=True)) for at, own in parts.items()}
+        return {
+            at: (torch.cat([states for states, _ in own]), torch.cat([logits for _, logits in own]))
+            for at, own in parts.items()
+        }
 
     def drive(self, *, plan: Sequence[PlannedJob]) -> list[JobResult]:
         return drive(self._engine, plan)

@@ -1,8 +1,8 @@
 """Prefill by vLLM: states and logits of existing answers from one forward pass over prompt and answer.
 
-In a numerics class of CPUs, forward passes are laid out here (`prefill_steps`, `step_model`). Elsewhere vLLM's scheduler
-lays them out: for each answer, vLLM gets a request for one further token, a hook keeps the states that produced the
-answer, and the further token is ignored; answers to one prompt share whole blocks of its keys and values
+In a numerics class of CPUs, `prefill_steps` lays out the forward passes, and `step_model` runs them. Elsewhere vLLM's
+scheduler does both: for each answer, vLLM gets a request for one further token, a hook keeps the states that produced
+the answer, and the further token is ignored; answers to one prompt share whole blocks of its keys and values
 (`prefix_sharing`). Within a numerics class the results equal those of decoding to the bit
 (docs/decisions/0082-numerics-classes.md).
 
@@ -85,7 +85,7 @@ class VllmPrefill:
         """Yields the states of each step."""
         for step in steps(items, blocks=model.blocks, block=model.block, tokens_at_once=self._tokens_at_once):
             states_kh = model.states(step)
-            yield deque(zip(step.spans, states_kh.split([span.stop for span in step.spans]), strict=True))
+            yield deque(zip(step.spans, torch.split(states_kh, [span.stop for span in step.spans]), strict=True))
 
     def _scheduled(self, items: Sequence[PrefillItem]) -> Generator[deque[_Taken]]:
         """Yields the states of each step of vLLM's scheduler; the caller empties the queue."""
@@ -146,4 +146,4 @@ class VllmPrefill:
                 rows.append(own)
                 room -= len(own)
             together = torch.cat(rows)
-            yield PrefillRows(tuple(spans), together, self._running.output_layer(together).float())
+            yield PrefillRows(tuple(spans), together, self._running.output_layer(together))

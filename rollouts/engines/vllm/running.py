@@ -85,7 +85,7 @@ class RunningVllm:
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[SeededDraws]))
         limit_sharing(self._engine.engine_core.engine_core)
         (self._draws,) = self._engine.collective_rpc(attach)
-        self._step_model: Any = None
+        self._step_model: StepModel | None = None
         if device_class is not None and device.type == "cpu":
             from rollouts.engines.vllm.step_model import StepModel  # noqa: PLC0415
 
@@ -103,7 +103,7 @@ class RunningVllm:
 
     @property
     def output_layer(self) -> OutputLayer:
-        """vLLM's output layer."""
+        """The output layer of vLLM's model."""
         layer: OutputLayer = self._draws.output_layer
         return layer
 

@@ -1,7 +1,7 @@
 """Runs steps of a prefill in the model of a vLLM worker on a CPU, without vLLM's scheduler and sampler.
 
-The scheduler computes each answer as a request. It shares whole blocks of prompts only, samples a token for each
-answer, and takes about a millisecond per request. A prefill knows all tokens in advance, so it needs none of this.
+The scheduler computes each answer as a request. It shares whole blocks of prompts only, and samples a token for each
+answer. A prefill knows all tokens in advance, so it needs none of this.
 
 Importing this module loads vLLM.
 

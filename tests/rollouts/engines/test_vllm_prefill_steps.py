@@ -99,10 +99,15 @@ PROMPT = [*range(10)]
     [
         ([(PROMPT, [1] * 5)] * 4, 100, [9 + 4 * 5]),
         ([(PROMPT, [1] * 5)] * 4, 20, [9 + 2 * 5, 1 + 2 * 5]),
-        ([(PROMPT, [1]), (PROMPT[:6], [2]), (PROMPT[:7] + [0, 0, 0], [3])], 100, [9 + 2 + 3]),
+        ([(PROMPT, [1]), (PROMPT[:6], [2]), ([*PROMPT[:7], 0, 0, 0], [3])], 100, [9 + 2 + 3]),
         ([(PROMPT, [1]), ([7], [2] * 3)], 100, [9 + 1 + 3]),
     ],
-    ids=["a group", "a group of two steps repeats a part of a block", "prompts that begin alike", "no common beginning"],
+    ids=[
+        "a group",
+        "a group of two steps repeats a part of a block",
+        "prompts that begin alike",
+        "no common beginning",
+    ],
 )
 def test_common_beginnings_are_computed_once(
     answers: list[tuple[list[int], list[int]]], tokens_at_once: int, computed: list[int]
