@@ -23,14 +23,12 @@ from vllm.v1.attention.backends.cpu_attn import (
 )
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
+from rollouts.engines.vllm.numerics import tokens_per_piece
 from rollouts.errors import EngineFailed
-
-_QUERIES, _MOST_QUERIES = 8, 32
-"""Queries that the inner loop of the kernel takes, on the lowest and the highest instruction set."""
 
 
 class TokenAttentionBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
-    """Describes a step as sequences of at most `tokens_at_once` tokens."""
+    """Describes a step as sequences of at most `tokens_per_piece` tokens."""
 
     def build(  # the types are vLLM's, which is not installed where types are checked
         self,
@@ -45,7 +43,7 @@ class TokenAttentionBuilder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         """
         if self.is_cross_attention or self.is_encoder_only_attention or common_attn_metadata.causal is not True:
             raise EngineFailed("numerics classes of CPUs support causal decoders only", hint="use torch/float32")
-        most = tokens_at_once(self.num_heads // self.num_kv_heads)
+        most = tokens_per_piece(self.num_heads // self.num_kv_heads)
         return super().build(common_prefix_len, _pieces(common_attn_metadata, most), fast_build)
 
 
@@ -92,20 +90,6 @@ class TokenAttentionBackend(CPUAttentionBackend):  # type: ignore[misc]
 def attend_by_token() -> None:
     """Makes vLLM use this backend in this process; call before the engine is made."""
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{TokenAttentionBackend.__name__}")
-
-
-def tokens_at_once(heads: int) -> int:
-    """Returns how many tokens the kernel can compute at once with the tiles of decoding.
-
-    The inner loop of the kernel takes 8, 16 or 32 queries, depending on the instruction set and the heads' width. If
-    this number is a multiple of the heads that share a key, it takes all of a token's heads together; otherwise one.
-
-    Args:
-        heads: Heads of a token that share a key.
-    """
-    if _QUERIES % heads == 0:
-        return _QUERIES // heads
-    return 1 if _MOST_QUERIES % heads == 0 else _QUERIES
 
 
 def _pieces(step: Any, most: int) -> Any:  # noqa: ANN401 - vLLM is not installed where types are checked
