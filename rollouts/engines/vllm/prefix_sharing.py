@@ -20,6 +20,8 @@ _HASH_BYTES = 32
 def limit_sharing(core: Any) -> None:  # noqa: ANN401 - vLLM is not installed where types are checked
     """Limits the prefix cache of a vLLM engine core to the first `SHARED` tokens of each request."""
     hashes_of = core.request_block_hasher
+    if hashes_of is None:  # prefix caching is off
+        return
     block = core.vllm_config.cache_config.block_size
 
     def limited(request: Any) -> list[bytes]:  # noqa: ANN401

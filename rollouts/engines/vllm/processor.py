@@ -42,7 +42,9 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM is not install
         self.drawing: Drawing | None = None
         self.states: torch.Tensor | None = None
         self.prefill: StepStates | None = None
-        """Receives the states of every step while answers are prefilled; else None."""
+        """Receives the states of every step while answers are prefilled by vLLM's scheduler; else None."""
+        self.output_layer: Callable[..., Any] | None = None
+        """vLLM's output layer: logits [n, v] of states [n, h]."""
         self._rows = BatchRows()
 
     def is_argmax_invariant(self) -> bool:
@@ -77,6 +79,7 @@ def attach(worker: _Worker) -> SeededDraws:
     runner = worker.model_runner
     (draws,) = (one for one in runner.input_batch.logitsprocs.all if isinstance(one, SeededDraws))
     compute: Callable[..., Any] = runner.model.compute_logits
+    draws.output_layer = compute
     whole: list[torch.Tensor] = []
 
     def keep_states(_: object, __: object, states: torch.Tensor) -> None:
@@ -85,7 +88,7 @@ def attach(worker: _Worker) -> SeededDraws:
 
     def compute_logits(hidden_states: torch.Tensor, *args: object, **kwargs: object) -> object:
         if draws.prefill is not None and whole:
-            draws.prefill.take(_parts(runner), whole.pop(), compute)
+            draws.prefill.take(_parts(runner), whole.pop())
         draws.states = hidden_states
         return compute(hidden_states, *args, **kwargs)
 

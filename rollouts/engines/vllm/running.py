@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,10 +14,13 @@ from rollouts.engines.vllm.numerics import bind_process, check_used
 from rollouts.engines.vllm.prefix_sharing import SHARED, limit_sharing
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.engines.vllm.settings import engine_arguments, prepare_process
-from rollouts.engines.vllm.step_states import StepStates
+from rollouts.engines.vllm.step_states import OutputLayer, StepStates
 from rollouts.models.facts import ModelFacts
 from rollouts.models.policy import read_tensor
 from rollouts.precision import Dtype
+
+if TYPE_CHECKING:
+    from rollouts.engines.vllm.step_model import StepModel
 
 
 class RunningVllm:
@@ -82,6 +85,11 @@ class RunningVllm:
         self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, logits_processors=[SeededDraws]))
         limit_sharing(self._engine.engine_core.engine_core)
         (self._draws,) = self._engine.collective_rpc(attach)
+        self._step_model: StepModel | None = None
+        if device_class is not None and device.type == "cpu":
+            from rollouts.engines.vllm.step_model import StepModel  # noqa: PLC0415
+
+            (self._step_model,) = self._engine.collective_rpc(StepModel)
         if device_class is not None:
             check_used(device, device_class)
 
@@ -92,6 +100,22 @@ class RunningVllm:
     def prefill_into(self, states: StepStates | None) -> None:
         """Passes the states of all following steps to `states`; None ends the prefill."""
         self._draws.prefill = self._draws.drawing = states
+
+    @property
+    def output_layer(self) -> OutputLayer:
+        """The output layer of vLLM's model."""
+        layer: OutputLayer = self._draws.output_layer
+        return layer
+
+    def step_model(self) -> StepModel | None:
+        """Returns the model, for steps without vLLM's scheduler; None if vLLM has the attention of no class of CPUs.
+
+        Raises:
+            RuntimeError: vLLM has unfinished requests.
+        """
+        if self._step_model is not None:
+            self._drop_prefixes()  # steps use the same blocks
+        return self._step_model
 
     def add(
         self,
@@ -147,18 +171,21 @@ class RunningVllm:
         """Replaces the weights by those of another version, with the same tensor names and shapes.
 
         Raises:
-            RuntimeError: vLLM still holds keys and values of the previous version.
+            RuntimeError: vLLM has unfinished requests.
             Exception: Reading or copying weights failed, with an error of any type. Afterwards the weights are a
                 mixture of both versions.
         """
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": _weights(facts)})
         self._engine.apply_model(_pack_shared)
+        self._drop_prefixes()
+
+    def _drop_prefixes(self) -> None:
         if not self._engine.reset_prefix_cache():
-            raise RuntimeError("vLLM still holds keys and values of the previous version")
+            raise RuntimeError("vLLM still holds keys and values of unfinished requests")
 
     def close(self) -> None:
         """Ends vLLM and frees its memory."""
-        engine, self._engine, self._draws = self._engine, None, None
+        engine, self._engine, self._draws, self._step_model = self._engine, None, None, None
         if engine is not None:
             engine.engine_core.shutdown()
         del engine

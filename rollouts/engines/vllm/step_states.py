@@ -14,7 +14,7 @@ import torch
 from rollouts.engines.vllm.rows import Row
 from rollouts.prefill import AnswerSpan, PrefillItem
 
-Compute = Callable[[torch.Tensor], torch.Tensor]
+OutputLayer = Callable[[torch.Tensor], torch.Tensor]
 """vLLM's output layer: logits [n, v] of states [n, h]."""
 
 
@@ -36,7 +36,7 @@ class StepPart:
 
 
 class StepStates:
-    """Keeps those states of a step that predict tokens of answers, until `VllmPrefill` has computed their logits.
+    """Keeps those states of a step that produced tokens of answers, until `VllmPrefill` has computed their logits.
 
     Args:
         items: The answers; a request's ticket is an index.
@@ -45,17 +45,14 @@ class StepStates:
     def __init__(self, items: Sequence[PrefillItem]) -> None:
         self._items = items
         self.taken: deque[tuple[AnswerSpan, torch.Tensor]] = deque()
-        self.compute: Compute | None = None
 
-    def take(self, parts: Sequence[StepPart], states_nh: torch.Tensor, compute: Compute) -> None:
+    def take(self, parts: Sequence[StepPart], states_nh: torch.Tensor) -> None:
         """Keeps the states of one step that produced tokens of answers.
 
         Args:
             parts: The requests of the step.
             states_nh: The states of all tokens of the step.
-            compute: The output layer.
         """
-        self.compute = compute
         for part in parts:
             item = self._items[part.ticket]
             before = len(item.prompt) - 1  # the prompt's last token produces the answer's first one

@@ -114,6 +114,16 @@ def test_rows_of_a_cpus_class_fit_in_the_tile_of_the_smallest_cache(
     assert numerics.most_positions(device_class, head_width=head_width) == most
 
 
+@pytest.mark.parametrize(
+    ("heads", "tokens"), [(1, 8), (2, 4), (3, 8), (4, 2), (7, 8), (8, 1), (16, 1), (32, 1), (48, 8)]
+)
+def test_a_piece_fits_the_kernels_inner_loop_on_every_instruction_set(heads: int, tokens: int) -> None:
+    assert numerics.tokens_per_piece(heads) == tokens
+    for queries in (8, 16, 32):
+        at_once = heads if queries % heads == 0 else 1
+        assert tokens * at_once <= queries
+
+
 def test_another_library_than_the_classs_is_detected(as_class: pytest.MonkeyPatch) -> None:
     as_class.setattr(numerics, "used_extension", lambda: "_C_AVX2")
     numerics.check_used(CPU, "cpu-avx2")

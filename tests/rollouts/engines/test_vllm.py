@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import digest
+from protocol.runtime.cpu_class import cpu_class
 from rollouts.engines.errors import EngineBusy, NothingLoaded, PromptTooLong
 from rollouts.engines.interface import Completion, FinishReason, SampleRequest
 from rollouts.engines.torch.engine import TorchEngine
@@ -20,6 +21,7 @@ from rollouts.errors import BadVersionFolder, EngineFailed, OutOfMemory
 from rollouts.models.policy import load_policy
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
+from rollouts.prefill import PrefillItem
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps, summarise
 from rollouts.toploc import verify_rows
@@ -222,6 +224,34 @@ def test_weights_cannot_be_replaced_during_generation_and_an_abandoned_batch_fre
     assert vllm.leave(requests, PLAIN, folder=other) == EngineBusy.__name__
     vllm.load(other, version=NEXT)
     assert tokens_of(vllm.generate(requests, PLAIN)) == tokens_of(by_torch(other, requests))
+
+
+def test_steps_without_vllms_scheduler_compute_the_same_bits(
+    vllm: EngineProcess, home: Path, mine: Path, tmp_path: Path
+) -> None:
+    """Groups with prompts that begin alike, in an order of their own; one group needs several steps.
+
+    A version whose values are NaN comes first. The kernel reads unused positions of blocks, so NaN would spread.
+    """
+    if cpu_class() is None:
+        pytest.skip("this processor has no numerics class")
+    draws = np.random.default_rng(0)
+    prompt = draws.integers(3, 40, size=70).astype(np.int32)
+    prompts = [prompt[:40], prompt, np.concatenate([prompt[:37], prompt[:9]]), prompt[:1]]
+    sizes = [(1, 3), (0, 5), (3, 30), *((2, size) for size in range(1, 40)), (1, 20), (0, 33)]
+    items = [PrefillItem(prompts[at], draws.integers(3, 40, size=size).astype(np.int32)) for at, size in sizes]
+    expected = vllm.prefill(items, scheduled=True)
+    broken = shutil.copytree(mine, tmp_path / "model")
+    weights = load_file(broken / "model.safetensors")
+    weights["model.layers.0.self_attn.v_proj.weight"][:] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    vllm.load(broken, version=NEXT)
+    assert all(states.isnan().any() for states, _ in vllm.prefill(items, scheduled=False).values())
+    vllm.load(mine, version=VERSION)
+    found = vllm.prefill(items, scheduled=False)
+    for at, item in enumerate(items):
+        assert [len(one) for one in found[at]] == [len(item.output)] * 2
+        assert all(map(torch.equal, found[at], expected[at]))
 
 
 def test_a_second_engine_in_one_process_is_refused(vllm: EngineProcess, mine: Path) -> None:
