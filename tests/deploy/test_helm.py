@@ -132,6 +132,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "orchestrator": {"discovery": ["https://other.example"]},
         },
     ),
+    "maintenance": ("muster-pool", {**TRAINING, "maintenance": True}),
     "one worker": ("muster-worker", {}),
     "workers": (
         "muster-worker",
@@ -408,6 +409,9 @@ def test_commands_exist_and_probes_ask_the_health_routes(case: str) -> None:
             assert paths <= HEALTH_PATHS - {"/metrics"}
             if container["name"] == "redis":
                 assert all("tcpSocket" in probe for probe in probes.values())
+                continue
+            if "command" in container and "args" not in container:
+                assert case == "maintenance" and not probes
                 continue
             # The trainer has a port for metrics only, and nothing but itself to be ready for.
             assert probes or container["name"] == "trainer", name
