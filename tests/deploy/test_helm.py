@@ -411,7 +411,8 @@ def test_commands_exist_and_probes_ask_the_health_routes(case: str) -> None:
                 assert all("tcpSocket" in probe for probe in probes.values())
                 continue
             if "command" in container and "args" not in container:
-                assert case == "maintenance" and not probes
+                assert case == "maintenance"
+                assert not probes
                 continue
             # The trainer has a port for metrics only, and nothing but itself to be ready for.
             assert probes or container["name"] == "trainer", name
