@@ -61,7 +61,7 @@ def test_an_ended_devnet_is_reported_with_the_command_that_starts_it(tmp_path: P
         (b"", "EOF"),
         (b"{}", "Field required"),
         (b"\xff\xfe", "is not what this command reads"),
-        (b"[" * 70_000, "longer than"),
+        (b"[" * 70_000, "more than 65536 bytes"),
         (b'{"signature": "0xsecret"}', "Field required"),
     ],
 )
