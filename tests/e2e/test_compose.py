@@ -405,7 +405,7 @@ def test_a_pool_starts_by_its_commands_pays_for_rollouts_and_is_upgraded_and_res
 
     backups, copied = folder / "backups", folder.with_name("restored")
     checked = run_lines(pool.services, "compose_backup", backups)
-    assert "is complete: orchestrator, validator, trainer of pool 1 on chain 31337" in checked.out
+    assert "is complete: orchestrator, validator, trainer of pool 1 of the ledger" in checked.out
     before = pool.work()
     pool.services("stop", "trainer")
     since = time.monotonic()
