@@ -23,7 +23,7 @@ from trainer.run.state.snapshot import is_state_file
 
 _SANITIZE = "sanitize-dump-payload"
 _UNREADABLE = ("DUMP payload", "Bad data format")
-"""Words of Redis' errors about values that it can't read."""
+"""Texts of Redis errors which mean that a value can't be restored."""
 _MOST_AT_ONCE = 512
 """Maximum number of keys that are written in one round trip."""
 

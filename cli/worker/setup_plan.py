@@ -73,7 +73,7 @@ class Needs:
 def about_pool(
     pool: VerifiedPool, setup: Setup, earnings: PoolEarnings, record: PoolRecord, *, verified_code: bool
 ) -> dict[str, object]:
-    """Returns facts about the pool, its terms and its record to show; prints warnings about them."""
+    """Returns the facts about a pool that `init` shows, and prints warnings about its state and record."""
     if pool.entry.status is PoolStatus.PENDING:
         warn(f"pool {pool.pool_id} is not active yet: nodes can join once its owner activates it")
     if pool.entry.member_count >= pool.terms.max_nodes:
@@ -199,7 +199,7 @@ async def check_node(ledger: Ledger, pool_id: int, provider: Address, node: Addr
 
 
 def target_stake(pool: VerifiedPool, setup: Setup, *, capacity: int) -> int:
-    """Returns the active stake to reach.
+    """Returns the active stake that the provider should have after `init`, in the smallest unit.
 
     Raises:
         InvalidInput: `--stake` is less than what joining locks.

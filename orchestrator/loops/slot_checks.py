@@ -1,4 +1,4 @@
-"""Checks the slots of a run that are due: files of submitted work, and leases near or past their end."""
+"""Checks due slots of a run: files of submitted work, and leases that end soon or have ended."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ rate on other paths.
 
 
 class KeyedRates:
-    """One rate limit per key.
+    """Applies a rate limit to each key separately.
 
     Memory is bounded: the least recently used entries are dropped first.
 

@@ -1,4 +1,4 @@
-"""Tool calls in the text of a model's messages: how they are read, and how they are written.
+"""Reads and writes tool calls in the text of a model's messages.
 
 In the plain notation, a call is a message of the form `name(argument)`, with the value of the tool's only parameter. In
 the marked notation, a call is a JSON object between two marks, as models of the Hermes and Qwen families write it:

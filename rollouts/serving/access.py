@@ -1,4 +1,4 @@
-"""Bearer tokens of the service: one for clients, and one for control requests, such as weight updates."""
+"""Bearer tokens of the service: one for clients, one for administration such as weight updates."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Requests of one client's request to the engine.
+    """Samples that the engine draws for one HTTP request.
 
     Args:
         requests: One request for each choice.

@@ -33,7 +33,7 @@ async def ledger_process(request: pytest.FixtureRequest) -> AsyncIterator[ChainP
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def contracts_process() -> AsyncIterator[ChainProcess]:
-    """A chain for the contracts alone; random histories compare both kinds (`tests/ledger/invariants`)."""
+    """Starts one chain for all contract tests; `tests/ledger/invariants` compares the two kinds of chain."""
     async with start_chain(quickest_kind()) as process:
         yield process
 

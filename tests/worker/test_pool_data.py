@@ -189,7 +189,7 @@ async def test_only_usable_services_are_added(pool: Pool, own: str, services: li
 async def test_a_learned_name_is_checked_at_each_request_and_resolved_once(
     pool: Pool, discovery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that later leads into the contributor's network (DNS rebinding) gets no connection there."""
+    """The worker does not connect to a name that later resolves to a private address (DNS rebinding)."""
     port = discovery.partition("#")[0].rpartition(":")[2]
     pool.services, pool.orchestrator = (f"http://rebound.localhost:{port}",), pool.url
     answers, asked = {"rebound.localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1"}, []

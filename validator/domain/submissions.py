@@ -85,7 +85,7 @@ class WorkFacts:
 
     @classmethod
     def granted(cls, grant: SlotGrant, *, sha256: Digest, units: int) -> Self:
-        """Returns the facts of a file under a granted lease that is submitted to no ledger, for measurements."""
+        """Returns the facts of a file that was made for a lease, without a ledger; for measurements."""
         signed = grant.lease
         work = SubmittedWork.under(signed.lease, sha256=sha256, units=units, block=signed.beacon_block + 1)
         return cls(work=work, chain_id=signed.chain_id, work_ledger=signed.contract, beacon=grant.beacon)
